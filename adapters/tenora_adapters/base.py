@@ -1,0 +1,120 @@
+"""What adapters are checked against: the shape and identity of a base model, read without torch.
+
+The fingerprint, not a name, says whether two processes speak of the same base:
+
+    SHA-256( "tenora.base.v1" NUL || canonical JSON of the architecture || SHA-256(embedding tensor bytes) )
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from safetensors import SafetensorError, safe_open
+
+# Of config.json, what changes the computation. Names and training details do not.
+_ARCHITECTURE: Final = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "max_position_embeddings",
+    "sliding_window",
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
+)
+_EMBEDDING: Final = "model.embed_tokens.weight"
+_SUFFIX: Final = ".weight"
+
+
+class BaseModelError(Exception):
+    """The folder does not hold a base model that can be served."""
+
+
+class LinearShape(msgspec.Struct, frozen=True):
+    out_features: int
+    in_features: int
+
+
+class BaseModel(msgspec.Struct, frozen=True):
+    """Identity and shapes of a base. `linears` maps module paths (`model.layers.0.self_attn.q_proj`) to shapes."""
+
+    fingerprint: str
+    architecture: dict[str, Any]
+    vocab_size: int
+    context_length: int  # tokens, prompt and completion together
+    num_layers: int
+    linears: dict[str, LinearShape]
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a Hugging Face folder, in order. Raises BaseModelError when there are none."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise BaseModelError(f"no *.safetensors in {folder}")
+    return files
+
+
+def read_base_model(folder: Path) -> BaseModel:
+    """Read a Hugging Face folder (config.json and safetensors). Raises BaseModelError."""
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+        linears: dict[str, LinearShape] = {}
+        embedding: bytes | None = None
+        for file in weight_files(folder):
+            with safe_open(file, framework="numpy") as tensors:
+                for name in tensors.keys():  # noqa: SIM118  # not a dict
+                    shape = tensors.get_slice(name).get_shape()
+                    if name == _EMBEDDING:
+                        embedding = _tensor_sha256(file, name)
+                    elif len(shape) == 2 and name.endswith(_SUFFIX):
+                        linears[name.removesuffix(_SUFFIX)] = LinearShape(shape[0], shape[1])
+    except (OSError, ValueError, SafetensorError) as error:
+        raise BaseModelError(f"cannot read a base model from {folder}: {error}") from error
+    if not isinstance(config, dict) or embedding is None:
+        raise BaseModelError(f"{folder} holds no {_EMBEDDING}, or its config.json is not an object")
+
+    architecture = {key: config[key] for key in _ARCHITECTURE if config.get(key) is not None}
+    canonical = json.dumps(architecture, sort_keys=True, separators=(",", ":")).encode()
+    if architecture.get("tie_word_embeddings"):
+        linears.setdefault(
+            "lm_head", LinearShape(int(architecture["vocab_size"]), int(architecture["hidden_size"]))
+        )
+    try:
+        return BaseModel(
+            fingerprint=hashlib.sha256(b"tenora.base.v1\0" + canonical + embedding).hexdigest(),
+            architecture=architecture,
+            vocab_size=int(architecture["vocab_size"]),
+            context_length=int(architecture["max_position_embeddings"]),
+            num_layers=int(architecture["num_hidden_layers"]),
+            linears=linears,
+        )
+    except KeyError as error:
+        raise BaseModelError(f"{folder}/config.json lacks {error}") from error
+
+
+def _tensor_sha256(file: Path, name: str) -> bytes:
+    """SHA-256 of one tensor's bytes, read by its offsets so that no dtype support is needed (bf16 in numpy)."""
+    with file.open("rb") as data:
+        header_bytes = int.from_bytes(data.read(8), "little")
+        begin, end = json.loads(data.read(header_bytes))[name]["data_offsets"]
+        data.seek(8 + header_bytes + begin)
+        digest = hashlib.sha256()
+        remaining = end - begin
+        while remaining > 0 and (chunk := data.read(min(remaining, 1 << 20))):
+            digest.update(chunk)
+            remaining -= len(chunk)
+    return digest.digest()

@@ -1,0 +1,108 @@
+"""Where adapters and exports are kept: a port with one implementation today, a folder.
+
+    BlobError
+    +-- BlobNotFound      the key does not exist
+    +-- BlobUnavailable   the store could not be reached, or refused (disk full)
+
+Keys are server-made (`adapters/<digest>/<file>`, `exports/<id>/<file>`), checked all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Protocol
+from urllib.parse import unquote, urlsplit
+
+
+class BlobError(Exception):
+    """A blob could not be read or written."""
+
+
+class BlobNotFound(BlobError):
+    """No blob has this key."""
+
+
+class BlobUnavailable(BlobError):
+    """The store failed. Worth another try."""
+
+
+class BlobStore(Protocol):
+    def put(self, key: str, source: BinaryIO) -> int:
+        """Store all of `source` under `key` atomically, replacing what was there; bytes written."""
+
+    def open(self, key: str) -> BinaryIO:
+        """A readable, seekable file. Raises BlobNotFound."""
+
+    def exists(self, key: str) -> bool: ...
+
+    def delete(self, key: str) -> None:
+        """Remove `key`; no error when it is not there."""
+
+
+_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
+
+
+class FolderStore:
+    """Blobs as files below `root`. A blob appears whole (temporary file, fsync, rename) or not at all."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def put(self, key: str, source: BinaryIO) -> int:
+        path = self._path(key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with _temporary(path.parent) as (file, name):
+                shutil.copyfileobj(source, file, 1 << 20)
+                size = file.tell()
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(name, path)
+        except OSError as error:
+            raise BlobUnavailable(f"cannot write {key}: {error.strerror}") from error
+        return size
+
+    def open(self, key: str) -> BinaryIO:
+        try:
+            return self._path(key).open("rb")
+        except FileNotFoundError as error:
+            raise BlobNotFound(key) from error
+        except OSError as error:
+            raise BlobUnavailable(f"cannot read {key}: {error.strerror}") from error
+
+    def exists(self, key: str) -> bool:
+        return self._path(key).is_file()
+
+    def delete(self, key: str) -> None:
+        self._path(key).unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        if not _KEY.fullmatch(key):
+            raise BlobError(f"not a blob key: {key!r}")
+        return self.root / key
+
+
+@contextmanager
+def _temporary(folder: Path) -> Iterator[tuple[BinaryIO, str]]:
+    file = tempfile.NamedTemporaryFile(dir=folder, prefix=".put-", delete=False)
+    try:
+        with file:
+            yield file, file.name  # type: ignore[misc]  # the wrapper behaves as a BinaryIO
+    finally:
+        Path(file.name).unlink(missing_ok=True)
+
+
+def open_store(url: str) -> BlobStore:
+    """The store behind `url`: `file:///folder` or a plain absolute path. Raises BlobError for any other."""
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not parts.netloc:
+        return FolderStore(Path(unquote(parts.path)))
+    if not parts.scheme and url.startswith("/"):
+        return FolderStore(Path(url))
+    raise BlobError(f"unsupported blob store: {parts.scheme or url!r}")
