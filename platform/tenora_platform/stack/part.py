@@ -1,7 +1,7 @@
 """A part of the embedded stack: a child process that can be started, asked whether it is ready, and stopped.
 
-    StackError
-    +-- PartFailed    a part ended, or never became ready; `log` says where to look
+StackError
++-- PartFailed    a part ended, or never became ready; `log` says where to look
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,13 +58,15 @@ class RunningPart:
                 env={**os.environ, **part.env},
                 cwd="/",
                 start_new_session=True,
-                **({"user": part.user, "group": part.user, "extra_groups": []} if part.user else {}),
+                user=part.user,
+                group=part.user,
+                extra_groups=[] if part.user else None,
             )
-        self.create_time = psutil.Process(self.process.pid).create_time()
+        self.create_time: float = psutil.Process(self.process.pid).create_time()
 
     @property
     def pid(self) -> int:
-        return self.process.pid
+        return int(self.process.pid)
 
     def exited(self) -> bool:
         return self.process.poll() is not None
@@ -85,10 +87,8 @@ class RunningPart:
         """End the part: politely, then by force, with whatever it left in its process group."""
         if not self.exited():
             self.process.send_signal(self.part.stop_signal)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(self.part.stop_timeout_s)
-            except subprocess.TimeoutExpired:
-                pass
         kill_group(self.pid)
         self.process.wait()
 

@@ -160,7 +160,15 @@ def _run_as() -> str | None:
     try:
         pwd.getpwnam(_SYSTEM_USER)
     except KeyError:
-        command = ["useradd", "--system", "--no-create-home", "--user-group", "--shell", "/usr/sbin/nologin", _SYSTEM_USER]
+        command = [
+            "useradd",
+            "--system",
+            "--no-create-home",
+            "--user-group",
+            "--shell",
+            "/usr/sbin/nologin",
+            _SYSTEM_USER,
+        ]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
         except (OSError, subprocess.CalledProcessError) as error:
