@@ -90,9 +90,7 @@ def read_base_model(folder: Path) -> BaseModel:
     architecture = {key: config[key] for key in _ARCHITECTURE if config.get(key) is not None}
     canonical = json.dumps(architecture, sort_keys=True, separators=(",", ":")).encode()
     if architecture.get("tie_word_embeddings"):
-        linears.setdefault(
-            "lm_head", LinearShape(int(architecture["vocab_size"]), int(architecture["hidden_size"]))
-        )
+        linears.setdefault("lm_head", LinearShape(int(architecture["vocab_size"]), int(architecture["hidden_size"])))
     try:
         return BaseModel(
             fingerprint=hashlib.sha256(b"tenora.base.v1\0" + canonical + embedding).hexdigest(),

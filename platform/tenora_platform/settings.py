@@ -17,7 +17,7 @@ class Settings(BaseSettings):
 
     home: Path = Path("~/.tenora")
     host: str = "127.0.0.1"
-    port: int = Field(8080, ge=1, le=65535)
+    port: int = Field(default=8080, ge=1, le=65535)
 
     database_url: str = ""  # postgresql+psycopg://user:password@host:port/database
     redis_url: str = ""  # redis://:password@host:port/0

@@ -68,8 +68,8 @@ class Home:
         try:
             for folder in (self.root, self.logs, self.run):
                 folder.mkdir(parents=True, exist_ok=True)
-            for folder in ("blobs", "spool", "models"):
-                (self.root / folder).mkdir(mode=0o700, exist_ok=True)
+            for name in ("blobs", "spool", "models"):
+                (self.root / name).mkdir(mode=0o700, exist_ok=True)
             free = shutil.disk_usage(self.root).free
         except OSError as error:
             raise StackError(f"cannot use the data folder {self.root}: {error.strerror}") from error
@@ -82,7 +82,13 @@ class Home:
     def secrets(self) -> Secrets:
         """The platform's secrets, made at the first call."""
         if not self.secrets_file.exists():
-            made = Secrets(*(secrets.token_urlsafe(32) for _ in range(4)), admin_password=secrets.token_urlsafe(12))
+            made = Secrets(
+                platform=secrets.token_urlsafe(32),
+                postgres=secrets.token_urlsafe(32),
+                postgres_superuser=secrets.token_urlsafe(32),
+                valkey=secrets.token_urlsafe(32),
+                admin_password=secrets.token_urlsafe(12),
+            )
             write_private(self.secrets_file, msgspec.json.format(msgspec.json.encode(made)))
         return _read(self.secrets_file, Secrets)
 

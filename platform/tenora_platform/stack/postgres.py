@@ -90,7 +90,9 @@ class Postgres:
                     text=True,
                     cwd="/",
                     timeout=120,
-                    **({"user": user, "group": user, "extra_groups": []} if user else {}),
+                    user=user,
+                    group=user,
+                    extra_groups=[] if user else None,
                 )
             except (OSError, subprocess.SubprocessError) as error:
                 detail = getattr(error, "stderr", None) or str(error)

@@ -110,7 +110,7 @@ def end_leftovers(home: Home) -> list[str]:
 
 def _is_same_process(pid: int, create_time: float | None) -> bool:
     try:
-        return psutil.Process(pid).create_time() == create_time
+        return bool(psutil.Process(pid).create_time() == create_time)
     except psutil.NoSuchProcess:
         return False
 
