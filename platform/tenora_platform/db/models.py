@@ -44,6 +44,7 @@ class Base(DeclarativeBase):
         str: Text,
         dict[str, Any]: JSONB,
         list[str]: ARRAY(Text),
+        list[dict[str, Any]]: JSONB,
     }
 
 
@@ -261,6 +262,7 @@ class Export(Base, Created):
     ends_at: Mapped[datetime]
     revision: Mapped[int]
     up_to_sequence: Mapped[int | None]  # the last usage event it could see: makes it again byte for byte
+    prices: Mapped[list[dict[str, Any]] | None]  # and the part of the price book that it saw, for the same reason
     status: Mapped[str] = mapped_column(String(16))
     sha256: Mapped[str | None] = mapped_column(String(64))
     rows: Mapped[int | None]
