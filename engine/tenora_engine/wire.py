@@ -151,7 +151,11 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True):
-    """New tokens of one choice. `token_ids` may be empty (an abort, say)."""
+    """New tokens of one choice. `token_ids` may be empty (an abort, say).
+
+    An end or stop token is the last of `token_ids` and is counted in the usage; it is not text for the client.
+    Log-probabilities are of the model's own distribution, before temperature, penalties and bias.
+    """
 
     request_id: str
     choice: int
