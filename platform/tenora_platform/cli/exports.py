@@ -1,0 +1,54 @@
+"""`tenora export`: a tenant's exact usage of a month, as a file for billing."""
+
+from __future__ import annotations
+
+import time
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tenora_platform.cli.terminal import CommandError, errors, out, print_json
+
+_TIMEOUT_S = 300.0
+
+
+def register(app: typer.Typer) -> None:
+    @app.command("export")
+    def export(
+        tenant: Annotated[str, typer.Option("--tenant", "-t", help="Name or id of the tenant.")],
+        period: Annotated[
+            str | None, typer.Option(help="Month as YYYY-MM, in the tenant's zone; default: this one.")
+        ] = None,
+        output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the CSV.")] = None,
+        as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    ) -> None:
+        """Make a billing export and download it."""
+        from tenora_platform.cli.client import connect
+
+        month = period or date.today().strftime("%Y-%m")
+        path = output or Path(f"tenora-{tenant}-{month}.csv")
+        with connect() as control:
+            made = make_export(control, control.tenant_id(tenant), month, path)
+        if as_json:
+            print_json(made)
+            return
+        out.print(f"{path}: {made['rows']} rows, revision {made['revision']}, sha256 {made['sha256']}", highlight=False)
+
+
+def make_export(control: Any, tenant_id: str, month: str, path: Path) -> dict[str, Any]:
+    """Make the export of a month, wait for it and write its CSV to `path`; the export. Raises CommandError."""
+    made: dict[str, Any] = control.post(f"/tenants/{tenant_id}/exports", json={"period": month})
+    url = f"/tenants/{tenant_id}/exports/{made['id']}"
+    deadline = time.monotonic() + _TIMEOUT_S
+    with errors.status("Making the export"):
+        while made["status"] == "pending":
+            if time.monotonic() > deadline:
+                raise CommandError("the export takes unusually long; is the worker up? tenora status")
+            time.sleep(0.2)
+            made = control.get(url)
+    if made["status"] != "ready":
+        raise CommandError(f"the export failed: {made.get('error') or 'see the worker log'}")
+    path.write_bytes(control.download(f"{url}/file"))
+    return made

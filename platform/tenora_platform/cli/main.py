@@ -1,0 +1,45 @@
+"""The `tenora` command. Commands import what they need when they run, so that a node with one extra has them all
+listed and only those that need more say what is missing."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from tenora_platform.cli import adapters, demo, exports, keys, lifecycle, parts, tenants
+from tenora_platform.cli.terminal import CommandError, errors
+
+app = typer.Typer(
+    name="tenora",
+    help="Many LoRA adapters of many tenants on one shared base model.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+lifecycle.register(app)
+parts.register(app)
+demo.register(app)
+exports.register(app)
+app.add_typer(tenants.app, name="tenant")
+app.add_typer(keys.app, name="key")
+app.add_typer(adapters.app, name="adapter")
+
+
+def run() -> None:
+    """Entry point. What a person can act on is one message and status 1; anything else is a bug and a traceback."""
+    try:
+        app()
+    except CommandError as error:
+        errors.print(f"[bold red]error:[/] {error}", highlight=False)
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        extra = {"torch": "engine", "zmq": "engine"}.get(error.name or "", "platform")
+        errors.print(
+            f"[bold red]error:[/] {error.name} is not installed: pip install 'tenora[{extra}]'", highlight=False
+        )
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,76 @@
+"""The long-running parts, each by its own subcommand, configured by the environment: how production runs them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def register(app: typer.Typer) -> None:
+    @app.command("engine", context_settings={**_PASS_ON, "help_option_names": []})
+    def engine(context: typer.Context) -> None:
+        """Serve one base model and its adapters over ZeroMQ. `tenora engine --help` lists the options."""
+        os.execv(sys.executable, [sys.executable, "-m", "tenora_engine", "serve", *context.args])  # noqa: S606
+
+    @app.command("gateway")
+    def gateway() -> None:
+        """Serve the tenants' API (/v1) alone."""
+        _serve("tenora_platform.web:create_gateway_app")
+
+    @app.command("control")
+    def control() -> None:
+        """Serve the control API (/api/v1) and the web UI alone."""
+        _serve("tenora_platform.web:create_control_app")
+
+    @app.command("web")
+    def web() -> None:
+        """Serve gateway, control API and web UI from one process, as `tenora up` does."""
+        _serve("tenora_platform.web:create_app")
+
+    @app.command("worker")
+    def worker(
+        beat: Annotated[bool, typer.Option(help="Also run the schedule. One worker of a platform does.")] = False,
+        concurrency: Annotated[int, typer.Option(min=1, help="Jobs at a time.")] = 1,
+    ) -> None:
+        """Run background jobs: validation of adapters, exports."""
+        from tenora_platform.settings import settings
+        from tenora_platform.worker.app import celery_app
+
+        options = ["worker", "--loglevel", "INFO", "--concurrency", str(concurrency)]
+        if beat:
+            run = settings().home.expanduser() / "run"
+            run.mkdir(parents=True, exist_ok=True)
+            options += ["--beat", "--schedule", str(run / "celerybeat-schedule")]
+        celery_app.worker_main(options)
+
+    @app.command("migrate")
+    def migrate() -> None:
+        """Bring the database to this version, and make the first administrator and base model if need be."""
+        from tenora_platform.control.bootstrap import bootstrap
+        from tenora_platform.settings import settings
+
+        bootstrap(settings())
+
+
+def _serve(application: str) -> None:
+    import uvicorn
+
+    from tenora_platform.settings import settings
+
+    config = settings()
+    uvicorn.run(
+        application,
+        factory=True,
+        host=config.host,
+        port=config.port,
+        access_log=False,  # it would write query strings; each application logs what it may
+        timeout_keep_alive=75,  # longer than a client's pool keeps a connection
+        timeout_graceful_shutdown=20,
+        h11_max_incomplete_event_size=64 * 1024,
+        server_header=False,
+    )
