@@ -7,6 +7,7 @@ environment (`TENORA_DATABASE_URL`, `TENORA_REDIS_URL`) replaces the embedded pa
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from tenora_platform.stack.postgres import Postgres
 from tenora_platform.stack.supervisor import Stage
 from tenora_platform.stack.valkey import Valkey
 
+_PROGRESS = re.compile(r"(?P<what>.+): +(?P<percent>\d+) %")
 _TENORA = [sys.executable, "-m", "tenora_platform.cli.main"]
 
 
@@ -156,11 +158,13 @@ class Embedded:
             if not (self.settings.model / "config.json").is_file():
                 raise StackError(f"TENORA_MODEL={self.settings.model} holds no config.json")
             return
+        if (self.model_folder / "prepared.json").is_file():  # it appears whole, by a rename
+            return
         command = [sys.executable, "-m", "tenora_engine", "prepare", "--out", str(self.model_folder)]
         self._run("prepare", command, {})
 
     def _run(self, name: str, command: list[str], environment: dict[str, str]) -> None:
-        """Run a step to its end, its progress lines (`progress WHAT DONE TOTAL`) handed on. Raises StackError."""
+        """Run a step to its end, its progress lines (`WHAT: N %`) handed on. Raises StackError."""
         log = self.home.logs / f"{name}.log"
         with (
             log.open("w") as file,
@@ -177,11 +181,10 @@ class Embedded:
             assert process.stdout is not None
             last = ""
             for line in process.stdout:
-                match line.split():
-                    case ["progress", what, done, total] if done.isdigit() and total.isdigit():
-                        self.on_progress(what, int(done), int(total))
-                    case _:
-                        file.write(line)
-                        last = line.strip() or last
+                if progress := _PROGRESS.fullmatch(line.strip()):
+                    self.on_progress(progress["what"], int(progress["percent"]), 100)
+                else:
+                    file.write(line)
+                    last = line.strip() or last
         if process.returncode != 0:
             raise StackError(f"{name} failed: {last or 'no output'}; its log: {log}")
