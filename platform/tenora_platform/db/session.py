@@ -52,6 +52,6 @@ def session_factory(engine: Engine) -> sessionmaker[ScopedSession]:
 _Row = TypeVar("_Row")
 
 
-def scoped(model: type[_Row], tenant_id: uuid.UUID) -> Select[tuple[_Row]]:
+def scoped(model: type[_Row], tenant_id: uuid.UUID) -> Select[_Row]:
     """The one way to query a tenant-owned table: `select(model)` limited to the tenant."""
     return select(model).where(model.tenant_id == tenant_id)  # type: ignore[attr-defined]

@@ -1,0 +1,99 @@
+"""What a new installation needs before anybody can use it. Every start runs it; the second time it changes nothing."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, NullPool, create_engine, exists, select, text
+from sqlalchemy.orm import Session
+
+import tenora_migrations
+from tenora_adapters.base import BaseModel, read_base_model
+from tenora_platform.control.sessions.passwords import hash_password
+from tenora_platform.db.models import AuditEntry, BaseModelRow, Role, User
+from tenora_platform.db.session import PLATFORM, session_factory
+from tenora_platform.settings import Settings
+
+_log = logging.getLogger(__name__)
+_LOCK: Final = 0x74656E6F7261  # "tenora", as PostgreSQL's number of an advisory lock
+
+
+class BootstrapError(Exception):
+    """The installation contradicts its settings; the message says how to resolve it."""
+
+
+def migrate(database_url: str) -> None:
+    """Bring the database to the newest schema. Of several processes one does it, the others wait and see it done."""
+    config = Config(str(Path(tenora_migrations.__file__).parent / "alembic.ini"))
+    engine = create_engine(database_url, poolclass=NullPool)
+    with engine.begin() as connection:
+        _take_turns(connection)
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def bootstrap(settings: Settings) -> None:
+    """Migrate, make the first administrator, register the base model of the settings.
+
+    Raises BootstrapError, and tenora_adapters.base.BaseModelError when the model's folder cannot be read.
+    """
+    migrate(settings.database_url)
+    model = read_base_model(settings.model) if settings.model is not None else None
+    engine = create_engine(settings.database_url, poolclass=NullPool)
+    with session_factory(engine)(scope=PLATFORM) as session, session.begin():
+        _take_turns(session.connection())
+        _first_administrator(session, settings)
+        if model is not None and settings.model is not None:
+            _base_model(session, settings.model_name, settings.model.resolve(), model)
+
+
+def _take_turns(connection: Connection) -> None:
+    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+
+
+def _first_administrator(session: Session, settings: Settings) -> None:
+    if session.scalar(select(exists(select(User.id)))):
+        return
+    password = settings.admin_password.get_secret_value()
+    if not password:
+        _log.warning("there is no user yet, and TENORA_ADMIN_PASSWORD is not set: nobody can sign in")
+        return
+    user = User(username=settings.admin_user, password_hash=hash_password(password), role=Role.PLATFORM_ADMIN)
+    session.add(user)
+    session.flush()
+    session.add(_entry("user.create", str(user.id), username=user.username, role=str(user.role)))
+
+
+def _base_model(session: Session, name: str, folder: Path, model: BaseModel) -> None:
+    row = session.scalar(select(BaseModelRow).where(BaseModelRow.name == name))
+    if row is None:
+        other = session.scalar(select(BaseModelRow.name).where(BaseModelRow.fingerprint == model.fingerprint))
+        if other is not None:
+            raise BootstrapError(f"The model in {folder} is registered as {other!r}: set TENORA_MODEL_NAME={other}")
+        row = BaseModelRow(
+            name=name,
+            fingerprint=model.fingerprint,
+            folder=str(folder),
+            context_length=model.context_length,
+            spec=msgspec.to_builtins(model),
+        )
+        session.add(row)
+        session.flush()
+        session.add(_entry("base_model.register", str(row.id), name=name, fingerprint=model.fingerprint))
+    elif row.fingerprint != model.fingerprint:
+        raise BootstrapError(
+            f"{name!r} is another model than the one in {folder}. Adapters belong to exactly one base: "
+            "give the new model a name of its own (TENORA_MODEL_NAME)"
+        )
+    elif row.folder != str(folder):
+        row.folder = str(folder)
+        session.add(_entry("base_model.move", str(row.id), folder=row.folder))
+
+
+def _entry(action: str, target: str, **detail: str) -> AuditEntry:
+    return AuditEntry(actor="system", tenant_id=None, action=action, target=target, detail=detail)

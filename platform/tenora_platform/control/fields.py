@@ -1,0 +1,72 @@
+"""The pydantic types of the control API's edge: strict, bounded, nothing unknown let through."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Generic, TypeVar
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+
+class Body(BaseModel):
+    """What a caller sends. JSON has few types, so those that travel as text are lax here and checked below."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class View(BaseModel):
+    """What a caller gets."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+_Item = TypeVar("_Item")
+
+
+class Page(View, Generic[_Item]):
+    items: list[_Item]
+    next: str | None = Field(description="Cursor of the next page; null on the last one.")
+
+
+def _text(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError("must be a string")
+    return value
+
+
+def _printable(value: str) -> str:
+    if not value.isprintable() or value != value.strip():
+        raise ValueError("must not have control characters, nor blanks at its ends")
+    return value
+
+
+def _zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (KeyError, ValueError, OSError) as error:  # OSError: the name of a folder, such as "Europe"
+        raise ValueError("must be an IANA time zone, such as Europe/Berlin") from error
+    return value
+
+
+def _utc(value: datetime) -> datetime:
+    return value.astimezone(UTC)
+
+
+Label = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
+Slug = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+ZoneName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_zone)]
+Instant = Annotated[
+    AwareDatetime, BeforeValidator(_text), AfterValidator(_utc), Field(strict=False, description="RFC 3339 with zone.")
+]
+Day = Annotated[date, BeforeValidator(_text), Field(strict=False)]
+Id = uuid.UUID
+# Money is text on the wire: a JSON number would pass through a float.
+Money = Annotated[
+    Decimal,
+    BeforeValidator(_text),
+    Field(strict=False, ge=0, max_digits=18, decimal_places=9, allow_inf_nan=False),
+    PlainSerializer(lambda value: format(value, "f"), return_type=str),
+]
