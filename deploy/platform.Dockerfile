@@ -16,7 +16,7 @@ FROM python:3.12-slim
 COPY constraints.txt /tmp/constraints.txt
 RUN --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
     pip install --no-cache-dir -c /tmp/constraints.txt "$(ls /wheel/*.whl)[platform]"
-RUN useradd --system --create-home --uid 10001 tenora && install -d -o tenora /var/lib/tenora /models
+RUN useradd --system --create-home --uid 10001 tenora && install -d -o tenora /var/lib/tenora /var/lib/tenora/blobs /var/lib/tenora/spool /models
 USER tenora
 ENV TENORA_HOME=/var/lib/tenora TENORA_HOST=0.0.0.0 PYTHONUNBUFFERED=1
 EXPOSE 8080
