@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from tenora_platform.settings import Settings, settings
 from tenora_platform.stack.embedded import Embedded
@@ -74,7 +76,8 @@ def run_supervisor(config: Settings, on_state: Callable[[StackState], None] = la
             embedded.check()
             supervisor = Supervisor(embedded.stages(), publish)
             publish()
-            supervisor.run()
+            with _on_signals(supervisor.stop):
+                supervisor.run()
         except StackError as failure:
             error = str(failure)
             publish()
@@ -133,6 +136,21 @@ def stop(home: Home) -> bool:
         leftovers = end_leftovers(home)
         Path(home.run / "state.json").unlink(missing_ok=True)
     return was_running or bool(leftovers)
+
+
+@contextmanager
+def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Let SIGTERM and SIGINT call `stop` instead of ending the process."""
+
+    def handler(_number: int, _frame: FrameType | None) -> None:
+        stop()
+
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def main() -> int:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Final
 
 from tenora_platform.stack.part import Part, PartFailed, RunningPart
@@ -41,7 +38,7 @@ class Child:
 
 
 class Supervisor:
-    """`run()` returns when it was asked to stop (SIGTERM, SIGINT, `stop()`), with every part ended."""
+    """`run()` returns after `stop()` was called, from a signal handler or another thread, with every part ended."""
 
     def __init__(self, stages: Sequence[Stage], on_change: Callable[[], None]) -> None:
         self.stages = stages
@@ -55,13 +52,12 @@ class Supervisor:
 
     def run(self) -> None:
         """Raises PartFailed or StackError when the first start fails. Later deaths only lead to restarts."""
-        with self._signals_stop():
-            try:
-                self._start_all()
-                while not self._stopping.wait(0.1):
-                    self._tend()
-            finally:
-                self._stop_all()
+        try:
+            self._start_all()
+            while not self._stopping.wait(0.1):
+                self._tend()
+        finally:
+            self._stop_all()
 
     def _start_all(self) -> None:
         children = iter(self.children)
@@ -117,15 +113,3 @@ class Supervisor:
     def _set(self, child: Child, state: PartState) -> None:
         child.state = state
         self._on_change()
-
-    @contextmanager
-    def _signals_stop(self) -> Iterator[None]:
-        def on_signal(_number: int, _frame: FrameType | None) -> None:
-            self.stop()
-
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
