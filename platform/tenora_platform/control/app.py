@@ -18,15 +18,21 @@ from starlette.concurrency import run_in_threadpool
 from tenora_platform.control import failures
 from tenora_platform.control.access import protect_from_forgery
 from tenora_platform.control.audit.endpoints import router as audit
+from tenora_platform.control.base_models.endpoints import router as base_models
+from tenora_platform.control.engines.endpoints import router as engines
+from tenora_platform.control.exports.endpoints import router as exports
 from tenora_platform.control.keys.endpoints import router as keys
+from tenora_platform.control.prices.endpoints import router as prices
+from tenora_platform.control.quotas.endpoints import router as quotas
 from tenora_platform.control.readiness import probes
 from tenora_platform.control.resources import Resources, open_resources
 from tenora_platform.control.sessions.endpoints import router as sessions
 from tenora_platform.control.tenants.endpoints import router as tenants
+from tenora_platform.control.usage.endpoints import router as usage
 from tenora_platform.settings import Settings
 
 PREFIX: Final = "/api/v1"
-SLICES: Final = (sessions, tenants, keys, audit)
+SLICES: Final = (sessions, tenants, keys, quotas, base_models, usage, exports, prices, engines, audit)
 
 
 class Control:

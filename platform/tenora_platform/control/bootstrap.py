@@ -6,7 +6,6 @@ import logging
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, NullPool, create_engine, exists, select, text
@@ -14,6 +13,7 @@ from sqlalchemy.orm import Session
 
 import tenora_migrations
 from tenora_adapters.base import BaseModel, read_base_model
+from tenora_platform.control.base_models.service import new_row
 from tenora_platform.control.sessions.passwords import hash_password
 from tenora_platform.db.models import AuditEntry, BaseModelRow, Role, User
 from tenora_platform.db.session import PLATFORM, session_factory
@@ -75,13 +75,7 @@ def _base_model(session: Session, name: str, folder: Path, model: BaseModel) -> 
         other = session.scalar(select(BaseModelRow.name).where(BaseModelRow.fingerprint == model.fingerprint))
         if other is not None:
             raise BootstrapError(f"The model in {folder} is registered as {other!r}: set TENORA_MODEL_NAME={other}")
-        row = BaseModelRow(
-            name=name,
-            fingerprint=model.fingerprint,
-            folder=str(folder),
-            context_length=model.context_length,
-            spec=msgspec.to_builtins(model),
-        )
+        row = new_row(name, folder, model)
         session.add(row)
         session.flush()
         session.add(_entry("base_model.register", str(row.id), name=name, fingerprint=model.fingerprint))
