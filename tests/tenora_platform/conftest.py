@@ -11,13 +11,14 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from safetensors.numpy import save_file
+from sqlalchemy import NullPool, create_engine, text
 
 from tenora_platform.control.app import Control, build_control
 from tenora_platform.control.bootstrap import bootstrap
 from tenora_platform.control.resources import Resources
 from tenora_platform.control.sessions.passwords import hash_password
-from tenora_platform.db.models import Role, Tenant, User
-from tenora_platform.db.session import PLATFORM
+from tenora_platform.db.models import Base, Role, Tenant, User
+from tenora_platform.db.session import PLATFORM, session_factory
 from tenora_platform.settings import Settings
 
 PASSWORD = "correct horse battery staple"
@@ -58,11 +59,27 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_base(tmp_path_factory.mktemp("base") / "tiny")
 
 
+@pytest.fixture(scope="session")
+def control_database(postgres_server: object, tiny_base: Path) -> Iterator[str]:
+    """A bootstrapped database for all tests of the control plane; `control_settings` empties it for each."""
+    name = "control"
+    postgres_server.create_database(name)  # type: ignore[attr-defined]
+    url: str = postgres_server.url_of(name)  # type: ignore[attr-defined]
+    bootstrap(Settings(database_url=url, model=tiny_base, model_name=BASE, admin_password=PASSWORD))
+    yield url
+    postgres_server.drop_database(name)  # type: ignore[attr-defined]
+
+
 @pytest.fixture
-def control_settings(postgres_url: str, redis_url: str, tiny_base: Path, tmp_path: Path) -> Settings:
+def control_settings(control_database: str, redis_url: str, tiny_base: Path, tmp_path: Path) -> Settings:
+    tables = ", ".join(table for table in Base.metadata.tables if table != "base_models")
+    engine = create_engine(control_database, poolclass=NullPool)
+    with session_factory(engine)(scope=PLATFORM) as session, session.begin():
+        session.execute(text(f"TRUNCATE {tables}"))
+        session.add(User(username="admin", password_hash=_HASH, role=Role.PLATFORM_ADMIN))
     return Settings(
         home=tmp_path,
-        database_url=postgres_url,
+        database_url=control_database,
         redis_url=redis_url,
         blob_url=f"file://{tmp_path}/blobs",
         model=tiny_base,
@@ -73,16 +90,10 @@ def control_settings(postgres_url: str, redis_url: str, tiny_base: Path, tmp_pat
 
 
 @pytest.fixture
-def control(control_settings: Settings, migrated: None) -> Iterator[Control]:
-    bootstrap(control_settings)
+def control(control_settings: Settings) -> Iterator[Control]:
     built = build_control(control_settings)
     yield built
     built.resources.close()
-
-
-@pytest.fixture
-def migrated() -> None:
-    """The place where a faster way to an empty schema would go."""
 
 
 @pytest.fixture

@@ -32,10 +32,7 @@ from tenora_platform.db.session import PLATFORM, make_engine, session_factory
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 # Every table whose rows belong to a tenant: those that say so, the tenants themselves, and what hangs on a user.
-OWNED = sorted(
-    (mapper.class_ for mapper in Base.registry.mappers if "tenant_id" in mapper.columns),
-    key=lambda model: model.__name__,
-) + [Tenant, UserSession]
+OWNED = [mapper.class_ for mapper in Base.registry.mappers if "tenant_id" in mapper.columns] + [Tenant, UserSession]
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def request_export(work: Transaction, tenant: Tenant, new: NewExport) -> ExportV
     latest = work.session.scalar(_revisions(tenant.id, period).order_by(Export.revision.desc()).limit(1))
     if latest is not None and latest.status == ExportStatus.FAILED:
         latest.status, latest.error = ExportStatus.PENDING, None
-        latest.created_at = datetime.now(timezone.utc)  # the sweeper's patience begins anew
+        latest.created_at = datetime.now(UTC)  # the sweeper's patience begins anew
         export = latest
     elif latest is not None and (latest.status == ExportStatus.PENDING or not _has_news(work, latest)):
         return _view(latest)
