@@ -11,7 +11,7 @@ import re
 import subprocess
 import time
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,10 +114,10 @@ class Site:
 @pytest.fixture
 def site(
     repository: Path, images: dict[str, Image], tmp_path: Path, postgres_url: str, redis_url: str
-) -> Iterator[Site]:
+) -> Site:
     site = Site(repository, images, tmp_path, {"TENORA_DATABASE_URL": postgres_url, "TENORA_REDIS_URL": redis_url})
     (tmp_path / "models").mkdir()
-    yield site
+    return site
 
 
 def test_the_containers_commands_serve_a_chat(site: Site) -> None:
