@@ -1,0 +1,94 @@
+"""The options of `tenora_engine serve`, from the command line or the environment (`TENORA_ENGINE_<OPTION>`)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+ENVIRONMENT_PREFIX: Final = "TENORA_ENGINE_"
+
+
+class Dtype(StrEnum):
+    """In which numbers the model is computed. `auto`: bf16 where the hardware multiplies it, else fp32."""
+
+    AUTO = "auto"
+    BF16 = "bf16"
+    FP32 = "fp32"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    listen: str  # ZeroMQ address to bind: ipc:///file or tcp://127.0.0.1:port
+    model: Path  # folder of the base model, Hugging Face layout
+    blobs: str  # URL of the blob store, see `tenora_adapters.blobs`
+    engine_id: str = "engine-0"
+    dtype: Dtype = Dtype.AUTO
+    threads: int | None = None  # None: as many as there are cores
+    kv_blocks: int | None = None  # None: from the memory of the machine
+    block_size: int = 16  # tokens
+    max_sequences: int = 32  # running at once
+    max_batch_tokens: int = 256  # in one step; more makes prompts faster and the gaps of running streams longer
+    max_waiting: int = 256  # sequences in the queue; beyond it requests are refused as overloaded
+    max_model_len: int | None = None  # None: the model's own context length
+    adapter_slots: int = 32
+    host_adapters: int = 64  # kept in memory, those in slots included
+    prefix_cache: bool = True
+    drain_s: float = 20.0  # how long running requests may take to end after SIGTERM
+
+
+def parse_config(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> EngineConfig:
+    """Prints a usage message and raises SystemExit when an option is missing or wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tenora_engine serve", description=__doc__)
+
+    def option(name: str, kind: type, help_text: str, default: object = None, *, required: bool = False) -> None:
+        variable = ENVIRONMENT_PREFIX + name.upper()
+        value = environment.get(variable, default)
+        parser.add_argument(
+            "--" + name.replace("_", "-"),
+            type=kind,
+            default=value,
+            required=required and value is None,
+            help=f"{help_text} [{variable}]",
+        )
+
+    option("listen", str, "address to bind: ipc:///file or tcp://127.0.0.1:port", required=True)
+    option("model", Path, "folder of the base model (Hugging Face layout)", required=True)
+    option("blobs", str, "URL of the adapters' blob store: file:///folder", required=True)
+    option("engine_id", str, "stable name of this replica", "engine-0")
+    option("dtype", Dtype, "auto, bf16 or fp32", Dtype.AUTO)
+    option("threads", _positive, "threads of the computation; default: all cores")
+    option("kv_blocks", _positive, "blocks of the KV cache; default: by the machine's memory")
+    option("block_size", _positive, "tokens per block", 16)
+    option("max_sequences", _positive, "sequences running at once", 32)
+    option("max_batch_tokens", _positive, "tokens computed in one step", 256)
+    option("max_waiting", _positive, "length of the queue", 256)
+    option("max_model_len", _positive, "longest prompt and completion; default: the model's own")
+    option("adapter_slots", _positive, "adapters usable in one step", 32)
+    option("host_adapters", _positive, "adapters kept in memory", 64)
+    option("prefix_cache", _switch, "on or off", "on")
+    option("drain_s", float, "seconds for running requests to end after SIGTERM", 20.0)
+    options = parser.parse_args(arguments)
+    config = EngineConfig(**vars(options))
+    if config.max_batch_tokens < config.max_sequences:
+        parser.error("--max-batch-tokens must not be below --max-sequences")
+    if config.host_adapters < config.adapter_slots:
+        parser.error("--host-adapters must not be below --adapter-slots")
+    return config
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value <= 0:
+        raise ValueError(text)
+    return value
+
+
+def _switch(text: str) -> bool:
+    if text not in ("on", "off"):
+        raise ValueError(text)
+    return text == "on"

@@ -1,0 +1,108 @@
+"""Full blocks that can be found again by everything that went into them.
+
+A block's key is a SHA-256 chain over typed, length-framed fields, so that two different inputs can never be read as
+the same bytes:
+
+    root      = H("tenora.kv.v1" | salt | base fingerprint | kv dtype | for each adapter: digest, scale)
+    key of b  = H(key of the block before it, or root | the token ids of b)
+
+The full 256 bits are compared. The salt is the tenant's, made by the server: tenants share nothing. Adapters stand by
+their digest, never by a name or a slot number: a new version or a reused slot finds nothing of the old one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tenora_engine.kv.block_pool import BlockPool
+from tenora_engine.wire import AdapterUse
+
+
+@dataclass(frozen=True, slots=True)
+class CacheScope:
+    """All that decides a KV value, besides the tokens."""
+
+    salt: bytes
+    base_fingerprint: str
+    kv_dtype: str
+    adapters: tuple[AdapterUse, ...]
+
+    def root(self) -> bytes:
+        digest = hashlib.sha256()
+        fields = [b"tenora.kv.v1", self.salt, self.base_fingerprint.encode(), self.kv_dtype.encode()]
+        for use in self.adapters:
+            fields += [use.digest.encode(), struct.pack("<d", use.scale)]
+        for field in fields:
+            digest.update(struct.pack("<Q", len(field)))
+            digest.update(field)
+        return digest.digest()
+
+
+def block_key(parent: bytes, token_ids: Sequence[int]) -> bytes:
+    """Key of a full block: `parent` is the key of the block before it, or the scope's root; both have 32 bytes."""
+    return hashlib.sha256(parent + struct.pack(f"<{len(token_ids)}I", *token_ids)).digest()
+
+
+@dataclass(slots=True)
+class CacheCounters:
+    """What the cache did since the start, in tokens. Holds no content."""
+
+    queried: int = 0
+    hit: int = 0
+    evicted_blocks: int = 0
+
+
+class PrefixCache:
+    """The pool, and the keys of its full blocks. The only door to blocks for the scheduler."""
+
+    def __init__(self, num_blocks: int, block_size: int, *, enabled: bool = True) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.block_size = block_size
+        self.enabled = enabled
+        self.counters = CacheCounters()
+        self._block_of: dict[bytes, int] = {}
+        self._key_of: dict[int, bytes] = {}
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def match(self, keys: Iterable[bytes]) -> list[int]:
+        """The blocks of the longest known prefix of `keys`. They are not held yet: `hold` them before any `allocate`."""
+        blocks: list[int] = []
+        for key in keys:
+            block = self._block_of.get(key)
+            if block is None:
+                break
+            blocks.append(block)
+        return blocks
+
+    def num_idle(self, blocks: Iterable[int]) -> int:
+        """How many of `blocks` lie on the free queue, so that holding them makes the pool smaller."""
+        return sum(self.pool.holders(block) == 0 for block in blocks)
+
+    def hold(self, blocks: Sequence[int]) -> None:
+        self.pool.share(blocks)
+
+    def allocate(self, count: int) -> list[int]:
+        """`count` blocks to write to; what they held is forgotten. The caller checks `pool.num_free` first."""
+        blocks = self.pool.take(count)
+        for block in blocks:
+            key = self._key_of.pop(block, None)
+            if key is not None:
+                del self._block_of[key]
+                self.counters.evicted_blocks += 1
+        return blocks
+
+    def publish(self, block: int, key: bytes) -> None:
+        """Let a computed full block be found. The first block with a key stays; an equal one remains anonymous."""
+        assert self.pool.holders(block) > 0
+        if self.enabled and key not in self._block_of:
+            self._block_of[key] = block
+            self._key_of[block] = key
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Drop the caller's hold. The last blocks go first on the free queue, so that a prefix outlives its tail."""
+        self.pool.release(reversed(blocks))

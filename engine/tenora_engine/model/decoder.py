@@ -1,0 +1,97 @@
+"""The decoder: one forward pass over the tokens of a step, whatever requests and adapters they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from tenora_engine.kernels import Kernels
+from tenora_engine.kernels.attention import Attention
+from tenora_engine.kernels.kv import LayerKv
+from tenora_engine.kernels.lora import Pairs, Segments
+from tenora_engine.model.rope import rope_table
+from tenora_engine.model.spec import ModelSpec
+from tenora_engine.model.weights import LayerWeights, ModelWeights
+
+
+@dataclass(frozen=True, slots=True)
+class LayerPairs:
+    """The LoRA pairs of one layer, each by slot."""
+
+    qkv: Pairs
+    output: Pairs
+    gate_up: Pairs
+    down: Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """All adapters in their slots, as the decoder sees them."""
+
+    layers: Sequence[LayerPairs]
+    lm_head: Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The tokens of one step, T in all."""
+
+    token_ids: Tensor  # int64 [T]
+    positions: Tensor  # int64 [T]
+    places: Tensor  # int64 [T], where their keys and values go: block * block_size + offset
+    attention: Attention
+    segments: Segments  # of tokens
+
+
+class Decoder:
+    def __init__(self, spec: ModelSpec, weights: ModelWeights, kernels: Kernels) -> None:
+        self.spec = spec
+        self.weights = weights
+        self.kernels = kernels
+        self._rope = rope_table(spec, spec.context_length).to(weights.embedding.device)
+
+    def forward(self, batch: Batch, cache: Sequence[LayerKv], adapters: Adapters) -> Tensor:
+        """Write the step's keys and values to `cache`; the final hidden states, normed: [T, hidden]."""
+        kernels, eps = self.kernels, self.spec.rms_norm_eps
+        x = F.embedding(batch.token_ids, self.weights.embedding)
+        cos_sin = self._rope.index_select(0, batch.positions)
+        residual: Tensor | None = None
+        for layer, pairs, layer_cache in zip(self.weights.layers, adapters.layers, cache, strict=True):
+            x, residual = kernels.add_rms_norm(x, residual, layer.input_norm, eps)
+            x = self._attention(x, layer, pairs, layer_cache, cos_sin, batch)
+            x, residual = kernels.add_rms_norm(x, residual, layer.post_norm, eps)
+            x = self._mlp(x, layer, pairs, batch.segments)
+        return kernels.add_rms_norm(x, residual, self.weights.final_norm, eps).out
+
+    def logits(self, hidden: Tensor, segments: Segments, adapters: Adapters) -> Tensor:
+        """hidden: [rows, hidden], only where a token is wanted; `segments` are of these rows. Out: fp32 [rows, vocab]."""
+        y = self.weights.lm_head(hidden)
+        self.kernels.add_lora(y, hidden, adapters.lm_head, segments)
+        return y.float()
+
+    def _attention(
+        self, x: Tensor, layer: LayerWeights, pairs: LayerPairs, cache: LayerKv, cos_sin: Tensor, batch: Batch
+    ) -> Tensor:
+        spec, kernels = self.spec, self.kernels
+        qkv = layer.qkv(x)
+        kernels.add_lora(qkv, x, pairs.qkv, batch.segments)
+        heads = qkv.view(-1, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
+        kernels.rotate(heads[:, : spec.num_heads + spec.num_kv_heads], cos_sin)
+        q, keys, values = heads.split((spec.num_heads, spec.num_kv_heads, spec.num_kv_heads), dim=1)
+        kernels.store_kv(cache, keys, values, batch.places)
+        mixed = batch.attention(q, cache).view(-1, spec.q_size)
+        out = layer.output(mixed)
+        kernels.add_lora(out, mixed, pairs.output, batch.segments)
+        return out
+
+    def _mlp(self, x: Tensor, layer: LayerWeights, pairs: LayerPairs, segments: Segments) -> Tensor:
+        gate_up = layer.gate_up(x)
+        self.kernels.add_lora(gate_up, x, pairs.gate_up, segments)
+        inner = self.kernels.silu_mul(gate_up)
+        out = layer.down(inner)
+        self.kernels.add_lora(out, inner, pairs.down, segments)
+        return out
+

@@ -1,0 +1,100 @@
+"""Reads a Hugging Face folder into the decoder's fused tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from tenora_engine.model.linear import Linear
+from tenora_engine.model.spec import ModelSpec, UnsupportedModel
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    input_norm: Tensor  # [hidden]
+    qkv: Linear  # hidden -> q_size + 2 kv_size
+    output: Linear  # q_size -> hidden
+    post_norm: Tensor  # [hidden]
+    gate_up: Linear  # hidden -> 2 intermediate
+    down: Linear  # intermediate -> hidden
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWeights:
+    embedding: Tensor  # [vocab, hidden]
+    layers: tuple[LayerWeights, ...]
+    final_norm: Tensor  # [hidden]
+    lm_head: Linear  # hidden -> vocab
+
+
+class Checkpoint:
+    """The tensors of a folder's safetensors files by name; each is read when asked for."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, stack: ExitStack) -> None:
+        self._dtype = dtype
+        self._device = device
+        self._files: dict[str, Any] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            file = stack.enter_context(safe_open(path, framework="pt"))
+            self._files.update(dict.fromkeys(file.keys(), file))
+        self._unread = {name for name in self._files if not name.endswith("rotary_emb.inv_freq")}
+
+    def tensor(self, name: str) -> Tensor:
+        """Raises UnsupportedModel when the checkpoint lacks it."""
+        if name not in self._files:
+            raise UnsupportedModel(f"the checkpoint lacks {name}")
+        self._unread.discard(name)
+        value: Tensor = self._files[name].get_tensor(name)
+        return value.to(device=self._device, dtype=self._dtype)
+
+    def linear(self, *names: str, bias: bool) -> Linear:
+        """Several linear layers with one input, as one: their rows one below the other."""
+        weight = torch.cat([self.tensor(f"{name}.weight") for name in names])
+        return Linear(weight, torch.cat([self.tensor(f"{name}.bias") for name in names]) if bias else None)
+
+    def discard(self, name: str) -> None:
+        self._unread.discard(name)
+
+    def unread(self) -> list[str]:
+        """Tensors that nobody asked for: a part of the model that would be left out of the computation."""
+        return sorted(self._unread)
+
+
+def load_weights(folder: Path, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> ModelWeights:
+    """Raises UnsupportedModel when the tensors are not those of `spec`, SafetensorError or OSError when unreadable."""
+    with ExitStack() as stack:
+        checkpoint = Checkpoint(folder, dtype, device, stack)
+        embedding = checkpoint.tensor("model.embed_tokens.weight")
+        layers = tuple(_layers(checkpoint, spec))
+        if spec.tied_embeddings:
+            checkpoint.discard("lm_head.weight")
+            lm_head = Linear(embedding)
+        else:
+            lm_head = checkpoint.linear("lm_head", bias=False)
+        final_norm = checkpoint.tensor("model.norm.weight")
+        if unread := checkpoint.unread():
+            raise UnsupportedModel(f"{len(unread)} tensors of the checkpoint have no place, {unread[0]} the first")
+    return ModelWeights(embedding, layers, final_norm, lm_head)
+
+
+def _layers(checkpoint: Checkpoint, spec: ModelSpec) -> Iterator[LayerWeights]:
+    for index in range(spec.num_layers):
+        layer = f"model.layers.{index}"
+        attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
+        yield LayerWeights(
+            input_norm=checkpoint.tensor(f"{layer}.input_layernorm.weight"),
+            qkv=checkpoint.linear(
+                f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj", bias=spec.attention_bias
+            ),
+            output=checkpoint.linear(f"{attention}.o_proj", bias=spec.attention_bias),
+            post_norm=checkpoint.tensor(f"{layer}.post_attention_layernorm.weight"),
+            gate_up=checkpoint.linear(f"{mlp}.gate_proj", f"{mlp}.up_proj", bias=spec.mlp_bias),
+            down=checkpoint.linear(f"{mlp}.down_proj", bias=spec.mlp_bias),
+        )

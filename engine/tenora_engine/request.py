@@ -1,0 +1,104 @@
+"""A request and its choices, as the engine carries them. Pure state: no torch, no clock, no socket."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tenora_engine.kv.prefix_cache import block_key
+from tenora_engine.wire import AdapterUse, FinishReason, Sampling, TokenLogprob, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """Who asked, and under which id: request ids are each gateway's own."""
+
+    route: bytes
+    request_id: str
+
+
+class SequenceState(StrEnum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """One accepted `Submit`: what is asked, and what all its choices share."""
+
+    key: RequestKey
+    tenant: str
+    prompt: list[int]
+    sampling: Sampling  # with a seed
+    adapters: tuple[AdapterUse, ...]
+    cache_root: bytes
+    stop_token_ids: frozenset[int]
+    max_new_tokens: int  # max_tokens, cut at the context window
+    deadline: float | None = None  # on the engine's monotonic clock
+    sequences: list[Sequence] = field(default_factory=list)
+    cached_tokens: int = 0
+    # Log-probabilities of the prompt by position, as far as computed; the first token has none.
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
+
+    @property
+    def usage(self) -> Usage:
+        completion = sum(sequence.num_generated for sequence in self.sequences)
+        return Usage(prompt=len(self.prompt), cached=self.cached_tokens, completion=completion)
+
+    @property
+    def finished(self) -> bool:
+        return all(sequence.state is SequenceState.FINISHED for sequence in self.sequences)
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One choice of a request. `num_computed` chases `len(tokens)`: that is all the scheduler does."""
+
+    request: Request
+    choice: int
+    tokens: list[int]  # prompt, then what was generated
+    state: SequenceState = SequenceState.WAITING
+    num_computed: int = 0  # tokens whose keys and values lie in `blocks`
+    blocks: list[int] = field(default_factory=list)
+    num_published: int = 0  # blocks offered to the prefix cache
+    generated: Counter[int] = field(default_factory=Counter)  # how often each token was generated
+    finish_reason: FinishReason | None = None
+    num_preemptions: int = 0
+    admitted_before: bool = False
+    _keys: list[bytes] = field(default_factory=list)
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - len(self.request.prompt)
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens that are known but not computed."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """The first choice computes them for all; once they are there a recompute need not."""
+        wanted = self.request.sampling.prompt_logprobs is not None and self.choice == 0
+        return wanted and len(self.request.prompt_logprobs) < len(self.request.prompt)
+
+    def append(self, token_id: int) -> None:
+        """Take a generated token, and finish if it is the last."""
+        assert self.state is not SequenceState.FINISHED
+        self.tokens.append(token_id)
+        self.generated[token_id] += 1
+        sampling = self.request.sampling
+        if token_id in self.request.stop_token_ids and self.num_generated >= sampling.min_tokens:
+            self.finish_reason = FinishReason.STOP
+        elif self.num_generated >= self.request.max_new_tokens:
+            self.finish_reason = FinishReason.LENGTH
+
+    def block_keys(self, count: int, block_size: int) -> list[bytes]:
+        """Prefix-cache keys of the first `count` blocks, all of them full. Each is computed once."""
+        assert count * block_size <= len(self.tokens)
+        for index in range(len(self._keys), count):
+            parent = self._keys[-1] if self._keys else self.request.cache_root
+            self._keys.append(block_key(parent, self.tokens[index * block_size : (index + 1) * block_size]))
+        return self._keys[:count]

@@ -1,0 +1,178 @@
+"""From logits to tokens, for all rows of a step at once.
+
+A row's result depends on its own logits, sampling parameters, seed and position, never on its neighbours. The order of
+work: bias and penalties, minimum length, temperature, then top-k, top-p and min-p on what is left, then one draw by the
+inverse of the cumulative distribution, at a point between 0 and 1 that is a hash of (seed, choice, position).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from tenora_engine.request import Sequence as Choice
+from tenora_engine.wire import Sampling, TokenLogprob
+
+# Truncated sampling looks at this many best tokens first, and at the whole vocabulary only if top-p reaches past them.
+_CANDIDATES: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    token_id: int
+    logprob: TokenLogprob | None  # when the request asked for it
+
+
+def sample(logits: Tensor, choices: Sequence[Choice]) -> list[Sampled]:
+    """Draw one token for each row. logits: fp32 [rows, vocab], finite; `choices`: whose rows they are."""
+    shaped = _shape(logits, choices)
+    tokens = shaped.argmax(dim=-1)
+    drawn = [row for row, choice in enumerate(choices) if not _is_greedy(choice.request.sampling)]
+    truncated = [row for row in drawn if _truncates(choices[row].request.sampling, logits.shape[1])]
+    whole = sorted(set(drawn) - set(truncated))
+    if whole:
+        scaled = _scale(shaped[whole], [choices[row] for row in whole])
+        tokens[whole] = _draw(scaled.softmax(-1), [choices[row] for row in whole])
+    for row in truncated:
+        tokens[row] = _draw_truncated(shaped[row], choices[row])
+    return _report(logits, tokens, choices)
+
+
+def logprobs_of(logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[TokenLogprob]:
+    """Log-probability of one given token per row, and of the `num_top` best. logits: fp32 [rows, vocab]."""
+    normaliser = logits.logsumexp(-1)
+    chosen = logits.gather(1, torch.tensor(token_ids, device=logits.device)[:, None])[:, 0] - normaliser
+    best = logits.topk(num_top)
+    best_logprobs = (best.values - normaliser[:, None]).tolist()
+    return [
+        TokenLogprob(token_id, logprob, tuple(zip(top_ids, top, strict=True)))
+        for token_id, logprob, top_ids, top in zip(
+            token_ids, chosen.tolist(), best.indices.tolist(), best_logprobs, strict=True
+        )
+    ]
+
+
+def uniform(seed: int, choice: int, position: int) -> float:
+    """A number in [0, 1) that only these three decide. 52 random bits: times any total it stays below the total."""
+    digest = hashlib.blake2b(struct.pack("<QQQ", seed, choice, position), digest_size=8, person=b"tenora.sample")
+    return (int.from_bytes(digest.digest(), "little") >> 12) * 2.0**-52
+
+
+def _is_greedy(sampling: Sampling) -> bool:
+    return sampling.temperature == 0 or sampling.top_k == 1 or sampling.min_p == 1
+
+
+def _truncates(sampling: Sampling, vocab_size: int) -> bool:
+    return 0 < sampling.top_k < vocab_size or sampling.top_p < 1 or sampling.min_p > 0
+
+
+def _shape(logits: Tensor, choices: Sequence[Choice]) -> Tensor:
+    """Bias, penalties and minimum length; the same tensor when no row asks for any."""
+    shaped = logits
+    for row, choice in enumerate(choices):
+        if _needs_shaping(choice):
+            if shaped is logits:
+                shaped = logits.clone()
+            _shape_row(shaped[row], choice)
+    return shaped
+
+
+def _needs_shaping(choice: Choice) -> bool:
+    sampling = choice.request.sampling
+    return bool(
+        sampling.logit_bias
+        or sampling.repetition_penalty != 1
+        or sampling.presence_penalty
+        or sampling.frequency_penalty
+        or choice.num_generated < sampling.min_tokens
+    )
+
+
+def _shape_row(row: Tensor, choice: Choice) -> None:
+    """Change one row in place. Presence and frequency count what was generated, repetition the prompt as well."""
+    sampling, generated = choice.request.sampling, choice.generated
+    if sampling.repetition_penalty != 1:
+        seen = torch.tensor(sorted(set(choice.tokens)), device=row.device)
+        values = row[seen]
+        row[seen] = torch.where(values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty)
+    if generated and (sampling.presence_penalty or sampling.frequency_penalty):
+        tokens = torch.tensor(list(generated.keys()), device=row.device)
+        counts = torch.tensor(list(generated.values()), device=row.device, dtype=row.dtype)
+        row[tokens] -= sampling.presence_penalty + sampling.frequency_penalty * counts
+    if sampling.logit_bias:
+        tokens = torch.tensor(list(sampling.logit_bias.keys()), device=row.device)
+        row[tokens] += torch.tensor(list(sampling.logit_bias.values()), device=row.device, dtype=row.dtype)
+    if choice.num_generated < sampling.min_tokens and choice.request.stop_token_ids:
+        row[torch.tensor(sorted(choice.request.stop_token_ids), device=row.device)] = float("-inf")
+
+
+def _scale(logits: Tensor, choices: Sequence[Choice]) -> Tensor:
+    """Logits over temperature, the best at 0: no temperature however small gives infinity or NaN."""
+    temperatures = torch.tensor([choice.request.sampling.temperature for choice in choices], device=logits.device)
+    return (logits - logits.amax(-1, keepdim=True)) / temperatures[:, None].clamp_min(torch.finfo(torch.float32).tiny)
+
+
+def _draw(probabilities: Tensor, choices: Sequence[Choice]) -> Tensor:
+    """Index of the drawn entry per row: the first whose cumulative probability lies above the row's point."""
+    cumulative = probabilities.double().cumsum(-1)
+    points = torch.tensor([_point(choice) for choice in choices], dtype=torch.float64, device=probabilities.device)
+    points = points * cumulative[:, -1]
+    return torch.searchsorted(cumulative, points[:, None], right=True)[:, 0]
+
+
+def _point(choice: Choice) -> float:
+    seed = choice.request.sampling.seed
+    assert seed is not None
+    return uniform(seed, choice.choice, len(choice.tokens))
+
+
+def _draw_truncated(row: Tensor, choice: Choice) -> Tensor:
+    """Draw within top-k, then top-p of what that left, and min-p. row: fp32 [vocab]."""
+    sampling = choice.request.sampling
+    best = _best(_scale(row[None], [choice])[0], sampling)
+    # Keep a token while those before it hold less than top_p: the best one always stays.
+    before = best.probabilities.cumsum(-1) - best.probabilities
+    kept = (before < sampling.top_p) & (best.probabilities >= sampling.min_p * best.probabilities[0])
+    kept[0] = True
+    drawn = _draw((best.probabilities * kept)[None], [choice])
+    return best.token_ids[drawn[0]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """The likeliest tokens, best first: at least all that top-p and min-p can keep."""
+
+    token_ids: Tensor
+    probabilities: Tensor
+
+
+def _best(scaled: Tensor, sampling: Sampling) -> _Best:
+    """scaled: fp32 [vocab], the best at 0."""
+    vocab_size = scaled.shape[0]
+    if 0 < sampling.top_k < vocab_size:
+        best = scaled.topk(sampling.top_k)
+        return _Best(best.indices, best.values.softmax(-1))
+    normaliser = scaled.logsumexp(-1)
+    best = scaled.topk(min(_CANDIDATES, vocab_size))
+    probabilities = (best.values - normaliser).exp()
+    beyond_min_p = probabilities[-1] < sampling.min_p * probabilities[0]
+    if not (probabilities.sum() >= sampling.top_p or beyond_min_p):
+        best = scaled.topk(vocab_size)
+        probabilities = (best.values - normaliser).exp()
+    return _Best(best.indices, probabilities)
+
+
+def _report(logits: Tensor, tokens: Tensor, choices: Sequence[Choice]) -> list[Sampled]:
+    token_ids: list[int] = tokens.tolist()
+    wanted = [row for row, choice in enumerate(choices) if choice.request.sampling.logprobs is not None]
+    logprobs: dict[int, TokenLogprob] = {}
+    for row in wanted:
+        num_top = choices[row].request.sampling.logprobs or 0
+        logprobs[row] = logprobs_of(logits[row : row + 1], [token_ids[row]], num_top)[0]
+    return [Sampled(token_id, logprobs.get(row)) for row, token_id in enumerate(token_ids)]
