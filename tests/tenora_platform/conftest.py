@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import secrets
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from safetensors.numpy import save_file
-from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy import NullPool, create_engine, select, text, update
 
 from tenora_platform.control.app import Control, build_control
 from tenora_platform.control.bootstrap import bootstrap
 from tenora_platform.control.resources import Resources
 from tenora_platform.control.sessions.passwords import hash_password
-from tenora_platform.db.models import Base, Role, Tenant, User
+from tenora_platform.db.models import Adapter, Base, Role, Tenant, UsageEventRow, User, UserSession
 from tenora_platform.db.session import PLATFORM, session_factory
 from tenora_platform.settings import Settings
 
@@ -65,6 +72,8 @@ def control_database(postgres_server: object, tiny_base: Path) -> Iterator[str]:
     name = "control"
     postgres_server.create_database(name)  # type: ignore[attr-defined]
     url: str = postgres_server.url_of(name)  # type: ignore[attr-defined]
+    with create_engine(url, poolclass=NullPool).begin() as connection:
+        connection.execute(text(f"ALTER DATABASE {name} SET synchronous_commit = off"))
     bootstrap(Settings(database_url=url, model=tiny_base, model_name=BASE, admin_password=PASSWORD))
     yield url
     postgres_server.drop_database(name)  # type: ignore[attr-defined]
@@ -72,10 +81,12 @@ def control_database(postgres_server: object, tiny_base: Path) -> Iterator[str]:
 
 @pytest.fixture
 def control_settings(control_database: str, redis_url: str, tiny_base: Path, tmp_path: Path) -> Settings:
-    tables = ", ".join(table for table in Base.metadata.tables if table != "base_models")
     engine = create_engine(control_database, poolclass=NullPool)
     with session_factory(engine)(scope=PLATFORM) as session, session.begin():
-        session.execute(text(f"TRUNCATE {tables}"))
+        session.execute(update(Adapter).values(active_version_id=None))  # adapters and versions point at each other
+        for table in reversed(Base.metadata.sorted_tables):
+            if table.name != "base_models":
+                session.execute(table.delete())
         session.add(User(username="admin", password_hash=_HASH, role=Role.PLATFORM_ADMIN))
     return Settings(
         home=tmp_path,
@@ -112,18 +123,23 @@ Caller = Callable[[str], TestClient]
 
 
 @pytest.fixture
-def sign_in(app: FastAPI) -> Caller:
-    """A client signed in as the user of this name."""
+def sign_in(app: FastAPI, resources: Resources) -> Caller:
+    """A client with a session of the user of this name. The session is made here: checking passwords is slow."""
 
     def signed(username: str) -> TestClient:
-        client = TestClient(
-            app, base_url="http://control", headers={"X-Tenora-Request": "1"}, raise_server_exceptions=False
-        )
-        answer = client.post("/api/v1/session", json={"username": username, "password": PASSWORD})
-        assert answer.status_code == 200, answer.text
-        return client
+        token = secrets.token_urlsafe(8)
+        with resources.sessions(scope=PLATFORM) as session, session.begin():
+            user = session.scalars(select(User).where(User.username == username)).one()
+            sha256, tomorrow = hashlib.sha256(token.encode()).digest(), datetime.now(UTC) + timedelta(days=1)
+            session.add(UserSession(token_sha256=sha256, user_id=user.id, expires_at=tomorrow))
+        return _client(app, cookies={"tenora_session": token})
 
     return signed
+
+
+def _client(app: FastAPI, **options: Any) -> TestClient:
+    headers = {"X-Tenora-Request": "1"}
+    return TestClient(app, "http://control", headers=headers, raise_server_exceptions=False, **options)
 
 
 @pytest.fixture
@@ -154,4 +170,49 @@ def make_tenant(resources: Resources) -> Callable[..., uuid.UUID]:
 
 @pytest.fixture
 def anonymous(app: FastAPI) -> TestClient:
-    return TestClient(app, base_url="http://control", headers={"X-Tenora-Request": "1"}, raise_server_exceptions=False)
+    return _client(app)
+
+
+@pytest.fixture
+def add_event(resources: Resources) -> Callable[..., None]:
+    """Insert one usage event; what is not given has a plain default."""
+
+    def add(tenant_id: uuid.UUID, finished_at: datetime, **given: object) -> None:
+        values: dict[str, object] = {
+            "event_id": uuid.uuid4(),
+            "request_id": "r",
+            "key_id": uuid.UUID(int=1),
+            "base_model": BASE,
+            "endpoint": "chat.completions",
+            "prompt_tokens": 10,
+            "cached_tokens": 0,
+            "completion_tokens": 5,
+            "outcome": "completed",
+            "started_at": finished_at,
+            "payload_sha256": b"-",
+        }
+        with resources.sessions(scope=PLATFORM) as session, session.begin():
+            session.add(UsageEventRow(tenant_id=tenant_id, finished_at=finished_at, **(values | given)))
+
+    return add
+
+
+@pytest.fixture
+def start_worker(control_settings: Settings, tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """Start a real worker process with its beat; it is stopped when the test ends."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        environment = os.environ | {
+            "TENORA_DATABASE_URL": control_settings.database_url,
+            "TENORA_REDIS_URL": control_settings.redis_url,
+            "TENORA_BLOB_URL": control_settings.blob_url,
+        }
+        command = [sys.executable, "-m", "celery", "-A", "tenora_platform.worker.app", "worker", "--beat"]
+        command += ["--concurrency", "1", "--schedule", str(tmp_path / "beat"), "--loglevel", "WARNING"]
+        started.append(subprocess.Popen(command, env=environment, cwd=tmp_path))
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait(30)

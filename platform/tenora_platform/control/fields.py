@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -37,6 +38,12 @@ def _text(value: Any) -> Any:
     return value
 
 
+def _day(value: Any) -> Any:
+    if not (isinstance(value, str) and re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value)):
+        raise ValueError("must be a day, such as 2026-11-29")
+    return value
+
+
 def _printable(value: str) -> str:
     if not value.isprintable() or value != value.strip():
         raise ValueError("must not have control characters, nor blanks at its ends")
@@ -61,7 +68,7 @@ ZoneName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_zo
 Instant = Annotated[
     AwareDatetime, BeforeValidator(_text), AfterValidator(_utc), Field(strict=False, description="RFC 3339 with zone.")
 ]
-Day = Annotated[date, BeforeValidator(_text), Field(strict=False)]
+Day = Annotated[date, BeforeValidator(_day), Field(strict=False)]
 Id = uuid.UUID
 # Money is text on the wire: a JSON number would pass through a float.
 Money = Annotated[
