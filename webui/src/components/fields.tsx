@@ -1,0 +1,82 @@
+/** Labelled form fields. The error is the field's own, from the browser's rules or from the API. */
+import { Description, FieldError, Input, Label, ListBox, Select, TextField } from "@heroui/react";
+import type { InputHTMLAttributes } from "react";
+
+interface TextInputProps {
+  label: string;
+  name: string;
+  value: string;
+  onChange: (value: string) => void;
+  type?: InputHTMLAttributes<HTMLInputElement>["type"];
+  description?: string;
+  error?: string | null;
+  placeholder?: string;
+  autoComplete?: string;
+  autoFocus?: boolean;
+  isRequired?: boolean;
+  pattern?: string;
+  maxLength?: number;
+  inputMode?: "numeric";
+  /** Values to choose from, without being bound to them. */
+  suggestions?: readonly string[];
+  min?: string;
+  max?: string;
+  className?: string;
+}
+
+export function TextInput(props: TextInputProps) {
+  const { label, description, error, placeholder, suggestions, min, max, className, ...field } = props;
+  const listId = suggestions && `${field.name}-suggestions`;
+  return (
+    <TextField {...field} isInvalid={error ? true : undefined} className={className}>
+      <Label>{label}</Label>
+      <Input placeholder={placeholder} list={listId} min={min} max={max} />
+      {suggestions && (
+        <datalist id={listId}>
+          {suggestions.map((suggestion) => (
+            <option key={suggestion} value={suggestion} />
+          ))}
+        </datalist>
+      )}
+      {description && <Description>{description}</Description>}
+      {error ? <FieldError>{error}</FieldError> : <FieldError />}
+    </TextField>
+  );
+}
+
+interface SelectInputProps<Value extends string> {
+  label: string;
+  value: Value;
+  onChange: (value: Value) => void;
+  options: readonly { value: Value; label: string }[];
+  className?: string;
+}
+
+export function SelectInput<Value extends string>({ label, value, onChange, options, className }: SelectInputProps<Value>) {
+  return (
+    <Select
+      className={className}
+      value={value}
+      onChange={(key) => {
+        const chosen = options.find((option) => option.value === key);
+        if (chosen) onChange(chosen.value);
+      }}
+    >
+      <Label>{label}</Label>
+      <Select.Trigger>
+        <Select.Value />
+        <Select.Indicator />
+      </Select.Trigger>
+      <Select.Popover>
+        <ListBox>
+          {options.map((option) => (
+            <ListBox.Item key={option.value} id={option.value} textValue={option.label}>
+              {option.label}
+              <ListBox.ItemIndicator />
+            </ListBox.Item>
+          ))}
+        </ListBox>
+      </Select.Popover>
+    </Select>
+  );
+}

@@ -1,0 +1,17 @@
+import { expect, test } from "vitest";
+
+import { ApiError, UnreachableError } from "@/api/errors";
+
+import { formError } from "./form-error";
+
+const taken = new ApiError(409, "conflict", "There is a tenant of this name.", "name", null);
+
+test("an error stands beside the field that the API names", () => {
+  expect(formError(taken, ["name", "timezone"])).toEqual({ field: { name: taken.message }, rest: null });
+});
+
+test("an error about something the form does not show is not lost", () => {
+  expect(formError(taken, ["timezone"])).toEqual({ field: {}, rest: taken });
+  const away = new UnreachableError();
+  expect(formError(away, ["name"])).toEqual({ field: {}, rest: away });
+});

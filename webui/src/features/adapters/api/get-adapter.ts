@@ -1,0 +1,20 @@
+import { queryOptions } from "@tanstack/react-query";
+
+import { api, unwrap } from "@/api/client";
+
+const REFRESH_MS = 1000;
+
+/** The adapter and its versions. Asks again and again while one is being validated. */
+export const adapterQuery = (tenantId: string, adapterId: string) =>
+  queryOptions({
+    queryKey: ["adapters", tenantId, "one", adapterId],
+    queryFn: ({ signal }) =>
+      unwrap(
+        api.GET("/api/v1/tenants/{tenant_id}/adapters/{adapter_id}", {
+          params: { path: { tenant_id: tenantId, adapter_id: adapterId } },
+          signal,
+        }),
+      ),
+    refetchInterval: ({ state }) =>
+      state.data?.versions.some(({ status }) => status === "validating") ? REFRESH_MS : false,
+  });

@@ -1,0 +1,53 @@
+import { Checkbox, Description, FieldError, Input, Label, TextField } from "@heroui/react";
+
+import { formatCount } from "@/format/quantities";
+
+import { type LimitChoice, limitOf } from "./limits";
+
+interface LimitFieldProps {
+  label: string;
+  name: string;
+  choice: LimitChoice;
+  onChange: (choice: LimitChoice) => void;
+  isDisabled: boolean;
+  error: string | undefined;
+}
+
+export function LimitField({ label, name, choice, onChange, isDisabled, error }: LimitFieldProps) {
+  const limit = limitOf(choice);
+  const problem = error ?? (limit === undefined && choice.text !== "" ? "A whole number, 0 or more." : undefined);
+  return (
+    <div className="flex flex-wrap items-start gap-x-5 gap-y-2">
+      <TextField
+        name={name}
+        className="w-56"
+        value={choice.isUnlimited ? "" : choice.text}
+        onChange={(text) => onChange({ isUnlimited: false, text })}
+        isDisabled={isDisabled || choice.isUnlimited}
+        isInvalid={problem !== undefined}
+      >
+        <Label>{label}</Label>
+        <Input inputMode="numeric" placeholder={choice.isUnlimited ? "unlimited" : "a number"} />
+        {problem === undefined ? <Description>{meaning(limit)}</Description> : <FieldError>{problem}</FieldError>}
+      </TextField>
+      <Checkbox
+        className="mt-7"
+        isSelected={choice.isUnlimited}
+        isDisabled={isDisabled}
+        onChange={(isUnlimited) => onChange({ ...choice, isUnlimited })}
+        aria-label={`${label}: unlimited`}
+      >
+        <Checkbox.Control>
+          <Checkbox.Indicator />
+        </Checkbox.Control>
+        <Checkbox.Content>Unlimited</Checkbox.Content>
+      </Checkbox>
+    </div>
+  );
+}
+
+function meaning(limit: number | null | undefined): string {
+  if (limit === undefined) return "Enter a limit, or choose unlimited.";
+  if (limit === null) return "No limit.";
+  return limit === 0 ? "0 blocks every request." : `At most ${formatCount(limit)} in any minute.`;
+}

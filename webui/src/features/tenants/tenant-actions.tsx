@@ -1,0 +1,56 @@
+import { Button } from "@heroui/react";
+import { useState } from "react";
+
+import type { Tenant } from "@/api/types";
+import { ConfirmButton } from "@/components/confirm-button";
+
+import { useChangeTenant } from "./api/change-tenant";
+import { TenantFormDialog } from "./tenant-form-dialog";
+
+export function TenantActions({ tenant }: { tenant: Tenant }) {
+  const [isEditing, setEditing] = useState(false);
+  const change = useChangeTenant(tenant.id);
+  const isDisabled = tenant.disabled_at !== null;
+
+  return (
+    <>
+      <Button
+        size="sm"
+        variant="outline"
+        onPress={() => {
+          change.reset();
+          setEditing(true);
+        }}
+      >
+        Edit
+      </Button>
+      <ConfirmButton
+        variant={isDisabled ? "outline" : "danger-soft"}
+        title={isDisabled ? `Enable ${tenant.name}?` : `Disable ${tenant.name}?`}
+        consequence={
+          isDisabled
+            ? "Its keys work again at once."
+            : "All its keys stop working within seconds. Nothing is deleted, and it can be enabled again."
+        }
+        confirmLabel={isDisabled ? "Enable" : "Disable"}
+        onConfirm={() => change.mutateAsync({ disabled: !isDisabled })}
+      >
+        {isDisabled ? "Enable" : "Disable"}
+      </ConfirmButton>
+      {isEditing && (
+        <TenantFormDialog
+          title={`Edit ${tenant.name}`}
+          submitLabel="Save"
+          isNameFixed
+          initial={{ name: tenant.name, displayName: tenant.display_name, timezone: tenant.timezone }}
+          onClose={() => setEditing(false)}
+          isPending={change.isPending}
+          error={change.error}
+          onSubmit={({ displayName, timezone }) =>
+            change.mutate({ display_name: displayName, timezone }, { onSuccess: () => setEditing(false) })
+          }
+        />
+      )}
+    </>
+  );
+}
