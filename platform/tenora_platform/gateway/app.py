@@ -1,0 +1,150 @@
+"""The gateway put together: `build_gateway` for a process that mounts it, `create_app` for one of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis.asyncio
+import redis.exceptions
+from fastapi import APIRouter, FastAPI
+from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.responses import JSONResponse
+
+from tenora_platform.db.session import make_async_engine
+from tenora_platform.gateway.catalog import Catalog
+from tenora_platform.gateway.directory import Directory
+from tenora_platform.gateway.engines import Engines
+from tenora_platform.gateway.errors import Unavailable
+from tenora_platform.gateway.flow import Generations
+from tenora_platform.gateway.limits.limiter import Limiter
+from tenora_platform.gateway.news import follow_changes
+from tenora_platform.gateway.routes import make_router
+from tenora_platform.gateway.tokenizer import Tokenizers
+from tenora_platform.settings import Settings
+from tenora_platform.usage.shipper import Shipper
+from tenora_platform.usage.spool import Spool
+
+_REDIS_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True)
+class Readiness:
+    database: bool
+    redis: bool
+    engine: bool  # at least one answers
+
+    @property
+    def ready(self) -> bool:
+        return self.database and self.redis and self.engine
+
+
+class Gateway:
+    """Mount `router`; `start` before the first request and `stop` after the last."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises ValueError naming the setting that is missing."""
+        for name in ("database_url", "redis_url", "engines"):
+            if not getattr(settings, name):
+                raise ValueError(f"TENORA_{name.upper()} is not set")
+        secret = settings.secret.get_secret_value().encode()
+        if not secret:
+            raise ValueError("TENORA_SECRET is not set")
+        self._database: AsyncEngine = make_async_engine(settings.database_url)
+        self._redis = redis.asyncio.Redis.from_url(
+            settings.redis_url, socket_timeout=_REDIS_TIMEOUT_S, socket_connect_timeout=_REDIS_TIMEOUT_S
+        )
+        # A subscriber hears nothing for long; the timeouts of commands are not for it.
+        self._feed = redis.asyncio.Redis.from_url(settings.redis_url, socket_connect_timeout=_REDIS_TIMEOUT_S)
+        self._catalog = Catalog(self._database)
+        self.directory = Directory(self._catalog, ttl_s=settings.key_cache_s)
+        self.engines = Engines(settings.engine_urls, uuid.uuid4().hex, settings.max_pending_s, self._redis)
+        self._spool = Spool(settings.spool_dir or Path(settings.home).expanduser() / "spool")
+        self._shipper = Shipper(self._spool, self._database)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._generations = Generations(
+            directory=self.directory,
+            tokenizers=Tokenizers(),
+            limiter=Limiter(self._redis),
+            spool=self._spool,
+            engines=self.engines,
+            secret=secret,
+        )
+        self.router: APIRouter = make_router(self._generations, self.directory, settings.max_body_bytes)
+
+    async def start(self) -> None:
+        """Raises SpoolError when usage could not be recorded: then nothing may be served."""
+        await self._spool.start()
+        await self.engines.start()
+        self._tasks = [
+            asyncio.create_task(follow_changes(self._feed, self.directory)),
+            asyncio.create_task(self._shipper.run()),
+        ]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.engines.stop()
+        await self._shipper.flush()
+        await self._spool.stop()
+        await self._feed.aclose()
+        await self._redis.aclose()
+        await self._database.dispose()
+
+    async def readiness(self) -> Readiness:
+        return Readiness(
+            database=await self._database_answers(),
+            redis=await self._redis_answers(),
+            engine=bool(self.engines.statuses),
+        )
+
+    async def _database_answers(self) -> bool:
+        try:
+            await self._catalog.check()
+        except Unavailable:
+            return False
+        return True
+
+    async def _redis_answers(self) -> bool:
+        try:
+            await self._redis.ping()
+        except (redis.exceptions.RedisError, OSError):
+            return False
+        return True
+
+
+def build_gateway(settings: Settings) -> Gateway:
+    return Gateway(settings)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The gateway alone, with `/healthz` (the process lives) and `/readyz` (it can serve)."""
+    gateway = build_gateway(settings)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        await gateway.start()
+        try:
+            yield
+        finally:
+            await gateway.stop()
+
+    app = FastAPI(title="Tenora gateway", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.include_router(gateway.router)
+
+    @app.get("/healthz", include_in_schema=False)
+    async def healthz() -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/readyz", include_in_schema=False)
+    async def readyz() -> JSONResponse:
+        readiness = await gateway.readiness()
+        parts = {"database": readiness.database, "redis": readiness.redis, "engine": readiness.engine}
+        return JSONResponse({"ready": readiness.ready, "parts": parts}, status_code=200 if readiness.ready else 503)
+
+    return app

@@ -1,0 +1,1 @@
+"""Limits per minute: pure arithmetic, and one atomic script on Redis."""

@@ -1,0 +1,35 @@
+"""Which engine gets a request: the one that will have least to do before it, adapters counted in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tenora_engine.wire import Tier
+
+# What it costs to bring an adapter to the device, in tokens of other work that an engine does meanwhile.
+_LOAD_COST: Final[Mapping[Tier | None, int]] = {Tier.DEVICE: 0, Tier.HOST: 64, Tier.DISK: 256, None: 512}
+
+
+@dataclass(frozen=True)
+class Replica:
+    """An engine as the gateway knows it now. Stale ones are not offered."""
+
+    engine_id: str
+    base_fingerprint: str
+    load_tokens: int  # tokens it still has to compute, those sent since its last status included
+    has_room: bool  # its waiting queue is not full
+    draining: bool = False
+    residency: Mapping[str, Tier] = field(default_factory=dict)  # adapter digest -> where its weights lie
+
+
+def choose(replicas: Iterable[Replica], base_fingerprint: str, adapter_digest: str | None) -> Replica | None:
+    """The best replica for a request, or None when none can take it. Ties go to the lower engine id."""
+    able = [r for r in replicas if r.base_fingerprint == base_fingerprint and r.has_room and not r.draining]
+
+    def cost(replica: Replica) -> tuple[int, str]:
+        load = 0 if adapter_digest is None else _LOAD_COST[replica.residency.get(adapter_digest)]
+        return replica.load_tokens + load, replica.engine_id
+
+    return min(able, key=cost, default=None)
