@@ -87,8 +87,13 @@ def build_engine(
     )
     log.info(
         "base %s in %s on %d threads, %d KV blocks of %d tokens, ready after %.1f s",
-        base.fingerprint[:12], dtype, threads, num_blocks, config.block_size, clock() - started,
-    )  # fmt: skip
+        base.fingerprint[:12],
+        dtype,
+        threads,
+        num_blocks,
+        config.block_size,
+        clock() - started,
+    )
     return Engine(core, loader, cache)
 
 

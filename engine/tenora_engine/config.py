@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -45,7 +45,9 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str] = os.e
     """Prints a usage message and raises SystemExit when an option is missing or wrong."""
     parser = argparse.ArgumentParser(prog="python -m tenora_engine serve", description=__doc__)
 
-    def option(name: str, kind: type, help_text: str, default: object = None, *, required: bool = False) -> None:
+    def option(
+        name: str, kind: Callable[[str], object], help_text: str, default: object = None, *, required: bool = False
+    ) -> None:
         variable = ENVIRONMENT_PREFIX + name.upper()
         value = environment.get(variable, default)
         parser.add_argument(

@@ -147,7 +147,7 @@ class EngineCore:
             return []
         try:
             return self._executor.run(plan)
-        except Exception:  # noqa: BLE001  # one step's requests are lost, the engine is not
+        except Exception:  # one step's requests are lost, the engine is not
             log.exception("a step of %d chunks failed", len(plan.chunks))
             failure = Failure(FailCode.INTERNAL, "the engine failed while it computed this request")
             return [ChunkResult(chunk, failure=failure) for chunk in plan.chunks]
@@ -201,9 +201,7 @@ class EngineCore:
     def _collect_adapters(self) -> None:
         for failure in self.residency.collect():
             log.warning("adapter %s: %s", failure.digest, failure.error.message)
-            refusal = Refused(
-                FailCode.ADAPTER_UNAVAILABLE, failure.error.message, retryable=failure.error.retryable
-            )
+            refusal = Refused(FailCode.ADAPTER_UNAVAILABLE, failure.error.message, retryable=failure.error.retryable)
             for request in list(self._live.values()):
                 if any(use.digest == failure.digest for use in request.adapters):
                     self._fail(request, refusal)
@@ -221,9 +219,7 @@ class EngineCore:
         self._fail(request, Refused(failure.code, failure.message))
 
     def _fail(self, request: Request, refusal: Refused) -> None:
-        failed = Failed(
-            request.key.request_id, refusal.code, refusal.message, refusal.retryable, request.usage
-        )
+        failed = Failed(request.key.request_id, refusal.code, refusal.message, refusal.retryable, request.usage)
         self._news[request.key.route].failures.append(failed)
         self._end(request)
 

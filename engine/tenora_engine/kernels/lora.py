@@ -27,7 +27,7 @@ Pairs = Sequence[LoraPair | None]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Tokens begin..end of the step use the adapter in `slot` at `scale`. Segments may overlap: adapters then add up."""
+    """Tokens begin..end of the step use the adapter in `slot` at `scale`. Where segments overlap, adapters add up."""
 
     begin: int
     end: int

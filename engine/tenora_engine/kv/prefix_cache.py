@@ -70,7 +70,7 @@ class PrefixCache:
         return -(-num_tokens // self.block_size)
 
     def match(self, keys: Iterable[bytes]) -> list[int]:
-        """The blocks of the longest known prefix of `keys`. They are not held yet: `hold` them before any `allocate`."""
+        """The blocks of the longest known prefix of `keys`, not held yet: `hold` them before any `allocate`."""
         blocks: list[int] = []
         for key in keys:
             block = self._block_of.get(key)

@@ -100,7 +100,7 @@ class Loaded:
 
 
 class AdapterLoader:
-    """Loads off the step path, on a thread of its own. `poll` gives what is done; `wake` is called when there is more."""
+    """Loads off the step path, on a thread of its own. `poll` gives what is done; `wake` is called at each end."""
 
     def __init__(self, load: Callable[[str], AdapterWeights], wake: Callable[[], None] = lambda: None) -> None:
         self._load = load

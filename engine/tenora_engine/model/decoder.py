@@ -67,7 +67,7 @@ class Decoder:
         return kernels.add_rms_norm(x, residual, self.weights.final_norm, eps).out
 
     def logits(self, hidden: Tensor, segments: Segments, adapters: Adapters) -> Tensor:
-        """hidden: [rows, hidden], only where a token is wanted; `segments` are of these rows. Out: fp32 [rows, vocab]."""
+        """hidden: [rows, hidden], only where a token is wanted; `segments` are of these rows; out: fp32 [rows, vocab]"""
         y = self.weights.lm_head(hidden)
         self.kernels.add_lora(y, hidden, adapters.lm_head, segments)
         return y.float()
@@ -79,10 +79,10 @@ class Decoder:
         qkv = layer.qkv(x)
         kernels.add_lora(qkv, x, pairs.qkv, batch.segments)
         heads = qkv.view(-1, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
-        kernels.rotate(heads[:, : spec.num_heads + spec.num_kv_heads], cos_sin)
-        q, keys, values = heads.split((spec.num_heads, spec.num_kv_heads, spec.num_kv_heads), dim=1)
-        kernels.store_kv(cache, keys, values, batch.places)
-        mixed = batch.attention(q, cache).view(-1, spec.q_size)
+        first_value = spec.num_heads + spec.num_kv_heads
+        kernels.rotate(heads[:, :first_value], cos_sin)
+        kernels.store_kv(cache, heads[:, spec.num_heads : first_value], heads[:, first_value:], batch.places)
+        mixed = batch.attention(heads[:, : spec.num_heads], cache).view(-1, spec.q_size)
         out = layer.output(mixed)
         kernels.add_lora(out, mixed, pairs.output, batch.segments)
         return out
@@ -94,4 +94,3 @@ class Decoder:
         out = layer.down(inner)
         self.kernels.add_lora(out, inner, pairs.down, segments)
         return out
-

@@ -26,7 +26,7 @@ class Linear:
 
 def can_pack(weight: Tensor) -> bool:
     """Whether oneDNN takes this weight on this machine."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     if weight.dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 
 class UnsupportedModel(Exception):
@@ -25,7 +25,7 @@ class RopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    theta: float = 10_000.0
+    theta: float
     kind: RopeKind = RopeKind.DEFAULT
     factor: float = 1.0
     low_freq_factor: float = 1.0
@@ -61,7 +61,8 @@ class ModelSpec:
         return self.num_kv_heads * self.head_dim
 
 
-_FAMILIES = frozenset({"llama"})
+_FAMILIES: Final = frozenset({"llama"})
+_DEFAULT_THETA: Final = 10_000.0
 
 
 def read_spec(folder: Path) -> ModelSpec:
@@ -107,7 +108,7 @@ def parse_spec(config: Mapping[str, Any], generation: Mapping[str, Any]) -> Mode
 def _rope(config: Mapping[str, Any]) -> RopeSpec:
     """RoPE of a config in the old form (`rope_theta`, `rope_scaling`) or the new one (`rope_parameters`)."""
     parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    theta = float(parameters.get("rope_theta") or config.get("rope_theta") or RopeSpec.theta)
+    theta = float(parameters.get("rope_theta") or config.get("rope_theta") or _DEFAULT_THETA)
     name = parameters.get("rope_type", parameters.get("type", RopeKind.DEFAULT.value))
     if name not in set(RopeKind):
         raise UnsupportedModel(f"RoPE of type {name!r} is not served (served: {', '.join(RopeKind)})")
