@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 from tenora_engine.wire import AdapterUse, FailCode, FinishReason, Submit
@@ -24,7 +24,7 @@ from tenora_platform.gateway.errors import GatewayError, GenerationFailed, Inval
 from tenora_platform.gateway.limits.limiter import Limiter, limits_of
 from tenora_platform.gateway.plan import Plan, make_plan
 from tenora_platform.gateway.requests import GenerationRequest, parse
-from tenora_platform.gateway.runs import ClientTooSlow, EngineFailed, Run, RunEnded
+from tenora_platform.gateway.runs import REFUSALS, ClientTooSlow, EngineFailed, Run, RunEnded
 from tenora_platform.gateway.salt import cache_salt
 from tenora_platform.gateway.tab import Charged, Tab
 from tenora_platform.gateway.tokenizer import Tokenizer, TokenizerError, Tokenizers
@@ -33,10 +33,6 @@ from tenora_platform.usage.event import Outcome, UsageEvent
 from tenora_platform.usage.spool import Spool
 
 _log = logging.getLogger(__name__)
-# What an engine says about a request that it never began.
-_NOT_ACCEPTED: Final = frozenset(
-    {FailCode.INVALID, FailCode.BASE_MISMATCH, FailCode.OVERLOADED, FailCode.SHUTTING_DOWN}
-)
 
 
 class Endpoint(Protocol):
@@ -125,7 +121,7 @@ class Generations:
             yield Closed(charged)
         except (RunEnded, GatewayError) as error:
             outcome = Outcome.ABORTED if isinstance(error, ClientTooSlow) else Outcome.FAILED
-            accepted = isinstance(error, EngineFailed) and error.code not in _NOT_ACCEPTED
+            accepted = isinstance(error, EngineFailed) and error.code not in REFUSALS
             raise _told(error) from error
         finally:
             if not tab.closed:

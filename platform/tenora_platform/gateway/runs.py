@@ -19,6 +19,8 @@ from typing import Final
 from tenora_engine.wire import FailCode, Failed, Output, Submit, Usage
 
 MAX_WAITING_UNITS: Final = 65_536  # a unit is a token, or one log-probability that goes with it
+# What an engine says of a request that it never began: whatever else it says of it, it cost nothing.
+REFUSALS: Final = frozenset({FailCode.INVALID, FailCode.BASE_MISMATCH, FailCode.OVERLOADED, FailCode.SHUTTING_DOWN})
 _END_WAIT_S: Final = 2.0  # how long an aborted request's exact usage is waited for
 
 
@@ -134,7 +136,8 @@ class Run:
         return output.final
 
     def fail(self, failure: Failed) -> None:
-        self._account(failure.request_id, failure.usage)
+        if failure.code not in REFUSALS:
+            self._account(failure.request_id, failure.usage)
         self._live.discard(failure.request_id)
         self._error = self._error or EngineFailed(failure)
         self._news.set()
