@@ -94,7 +94,7 @@ def register(app: typer.Typer) -> None:
                 }
             )
         elif state is not None and alive:
-            rows = [(p.name, str(p.state), p.pid or "-", p.restarts) for p in state.parts]
+            rows = [(p.name, str(p.state), str(p.pid or "-"), p.restarts) for p in state.parts]
             out.print(table(["part", "state", "pid", "restarts"], rows))
             print_urls(state)
         else:

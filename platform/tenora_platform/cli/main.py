@@ -31,7 +31,7 @@ def run() -> None:
     try:
         app()
     except CommandError as error:
-        errors.print(f"[bold red]error:[/] {error}", highlight=False)
+        errors.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
         sys.exit(1)
     except ModuleNotFoundError as error:
         extra = {"torch": "engine", "zmq": "engine"}.get(error.name or "", "platform")

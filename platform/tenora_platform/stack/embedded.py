@@ -118,6 +118,7 @@ class Embedded:
     def _engine(self, environment: dict[str, str]) -> Part:
         address = self._engine_address
         options = ["--listen", address, "--engine-id", "engine-0"]
+        options += ["--model", environment["TENORA_MODEL"], "--blobs", environment["TENORA_BLOB_URL"]]
         return Part(
             name="engine",
             command=[*_TENORA, "engine", *options],
