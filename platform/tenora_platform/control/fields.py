@@ -58,6 +58,10 @@ def _zone(value: str) -> str:
     return value
 
 
+def _plain(value: Decimal) -> str:
+    return format(value, "f")
+
+
 def _utc(value: datetime) -> datetime:
     return value.astimezone(UTC)
 
@@ -75,5 +79,6 @@ Money = Annotated[
     Decimal,
     BeforeValidator(_text),
     Field(strict=False, ge=0, max_digits=18, decimal_places=9, allow_inf_nan=False),
-    PlainSerializer(lambda value: format(value, "f"), return_type=str),
+    PlainSerializer(_plain, return_type=str),
 ]
+MoneyText = Annotated[Decimal, PlainSerializer(_plain, return_type=str)]

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 from fastapi import Depends, Query
@@ -47,14 +47,13 @@ _Row = TypeVar("_Row")
 _Item = TypeVar("_Item", bound=View)
 
 
-def paginate(
-    session: Session,
-    query: Select[_Row],
-    at: Any,
-    key: Any,
-    request: PageRequest,
-    view: Callable[[_Row], _Item],
-) -> Page[_Item]:
+@dataclass(frozen=True)
+class RowPage(Generic[_Row]):
+    rows: list[_Row]
+    next: str | None
+
+
+def page_of_rows(session: Session, query: Select[_Row], at: Any, key: Any, request: PageRequest) -> RowPage[_Row]:
     """One page of `query` by its columns (`at`, `key`), newest first. Raises InvalidRequest on a bad cursor."""
     if request.cursor is not None:
         position = _decode(request.cursor, key.type.python_type)
@@ -63,7 +62,15 @@ def paginate(
     more = len(rows) > request.limit
     del rows[request.limit :]
     following = _encode(_Position(getattr(rows[-1], at.key), getattr(rows[-1], key.key))) if more else None
-    return Page[Any](items=[view(row) for row in rows], next=following)
+    return RowPage(rows=rows, next=following)
+
+
+def paginate(
+    session: Session, query: Select[_Row], at: Any, key: Any, request: PageRequest, view: Callable[[_Row], _Item]
+) -> Page[_Item]:
+    """`page_of_rows`, each row shown by `view`."""
+    found = page_of_rows(session, query, at, key, request)
+    return Page(items=[view(row) for row in found.rows], next=found.next)
 
 
 def _encode(position: _Position) -> str:

@@ -7,7 +7,7 @@ import uuid
 from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     BigInteger,
@@ -38,7 +38,7 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
-    type_annotation_map = {
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
         datetime: DateTime(timezone=True),
         int: BigInteger,
         str: Text,
@@ -169,7 +169,9 @@ class AdapterVersion(Base, Created):
     status: Mapped[str] = mapped_column(String(16))
     report: Mapped[dict[str, Any]]  # what validation found, for a person to act on
     __table_args__ = (
-        ForeignKeyConstraint(["adapter_id", "tenant_id"], ["adapters.id", "adapters.tenant_id"], name="fk_version_adapter"),
+        ForeignKeyConstraint(
+            ["adapter_id", "tenant_id"], ["adapters.id", "adapters.tenant_id"], name="fk_version_adapter"
+        ),
         UniqueConstraint("adapter_id", "number", name="uq_adapter_versions_number"),
         CheckConstraint("status IN ('validating', 'ready', 'rejected', 'retired')", name="status"),
         CheckConstraint("number > 0 AND size_bytes >= 0", name="counts"),

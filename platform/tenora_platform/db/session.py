@@ -36,12 +36,16 @@ def set_scope(connection: Connection, scope: uuid.UUID | str) -> None:
     connection.execute(text("SELECT set_config('tenora.tenant', :scope, true)"), {"scope": str(scope)})
 
 
+# Values of statements can be secrets: they are kept out of what errors say, and so out of logs.
+_OPTIONS: Final[dict[str, Any]] = {"pool_pre_ping": True, "hide_parameters": True}
+
+
 def make_engine(url: str, *, pool_size: int = 10) -> Engine:
-    return create_engine(url, pool_pre_ping=True, pool_size=pool_size, max_overflow=pool_size)
+    return create_engine(url, pool_size=pool_size, max_overflow=pool_size, **_OPTIONS)
 
 
 def make_async_engine(url: str, *, pool_size: int = 5) -> AsyncEngine:
-    return create_async_engine(url, pool_pre_ping=True, pool_size=pool_size, max_overflow=pool_size)
+    return create_async_engine(url, pool_size=pool_size, max_overflow=pool_size, **_OPTIONS)
 
 
 def session_factory(engine: Engine) -> sessionmaker[ScopedSession]:

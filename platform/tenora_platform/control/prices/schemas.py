@@ -5,13 +5,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tenora_platform.control.fields import Body, Id, Instant, Money, View
+from tenora_platform.control.fields import Body, Id, Instant, Label, Money, MoneyText, View
 
 
 class NewPrice(Body):
     """Prices per million tokens, as decimal text. They hold until a later row of the same base model."""
 
-    base_model: Annotated[str, Field(min_length=1, max_length=200)]
+    base_model: Label
     effective_from: Instant
     currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$", description="ISO 4217.")]
     prompt_per_million: Money
@@ -24,7 +24,7 @@ class PriceView(View):
     base_model: str
     effective_from: datetime
     currency: str
-    prompt_per_million: Money
-    cached_per_million: Money
-    completion_per_million: Money
+    prompt_per_million: MoneyText
+    cached_per_million: MoneyText
+    completion_per_million: MoneyText
     created_at: datetime

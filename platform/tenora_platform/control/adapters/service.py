@@ -1,0 +1,72 @@
+"""Adapters of a tenant: list, look, delete. How one comes to be is in `uploading.py`, and ready in `tasks.py`."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from typing import Final
+
+from sqlalchemy import Select
+
+from tenora_platform.changes import Change, ChangeKind
+from tenora_platform.control.adapters.schemas import AdapterDetail, AdapterView, VersionView
+from tenora_platform.control.adapters.views import adapter_views, version_view
+from tenora_platform.control.audit.service import record
+from tenora_platform.control.errors import NotFound
+from tenora_platform.control.fields import Page
+from tenora_platform.control.paging import PageRequest, page_of_rows
+from tenora_platform.control.transaction import Transaction
+from tenora_platform.db.models import Adapter, AdapterVersion
+from tenora_platform.db.session import scoped
+
+VERSIONS_SHOWN: Final = 100
+
+
+def list_adapters(work: Transaction, tenant_id: uuid.UUID, page: PageRequest) -> Page[AdapterView]:
+    rows = page_of_rows(work.session, live(tenant_id), Adapter.created_at, Adapter.id, page)
+    return Page(items=adapter_views(work.session, tenant_id, rows.rows), next=rows.next)
+
+
+def get_adapter(work: Transaction, tenant_id: uuid.UUID, adapter_id: uuid.UUID) -> AdapterDetail:
+    """With its VERSIONS_SHOWN newest versions. Raises NotFound."""
+    adapter = _find(work, tenant_id, adapter_id)
+    newest = scoped(AdapterVersion, tenant_id).where(AdapterVersion.adapter_id == adapter.id)
+    newest = newest.order_by(AdapterVersion.number.desc()).limit(VERSIONS_SHOWN)
+    (view,) = adapter_views(work.session, tenant_id, [adapter])
+    versions = [version_view(version) for version in work.session.scalars(newest)]
+    return AdapterDetail(**dict(view), versions=versions)
+
+
+def get_version(work: Transaction, tenant_id: uuid.UUID, adapter_id: uuid.UUID, version_id: uuid.UUID) -> VersionView:
+    """Raises NotFound."""
+    adapter = _find(work, tenant_id, adapter_id)
+    query = scoped(AdapterVersion, tenant_id).where(
+        AdapterVersion.adapter_id == adapter.id, AdapterVersion.id == version_id
+    )
+    version = work.session.scalar(query)
+    if version is None:
+        raise NotFound("version")
+    return version_view(version)
+
+
+def delete_adapter(work: Transaction, tenant_id: uuid.UUID, adapter_id: uuid.UUID) -> None:
+    """New requests no longer find it, running ones end on the version they have; the name is free at once.
+
+    Raises NotFound.
+    """
+    adapter = _find(work, tenant_id, adapter_id, lock=True)
+    adapter.deleted_at = datetime.now(UTC)
+    record(work, "adapter.delete", adapter.id, tenant_id=tenant_id, name=adapter.name)
+    work.publish(Change(ChangeKind.ADAPTER, tenant_id))
+
+
+def live(tenant_id: uuid.UUID) -> Select[Adapter]:
+    return scoped(Adapter, tenant_id).where(Adapter.deleted_at.is_(None))
+
+
+def _find(work: Transaction, tenant_id: uuid.UUID, adapter_id: uuid.UUID, *, lock: bool = False) -> Adapter:
+    query = live(tenant_id).where(Adapter.id == adapter_id)
+    adapter = work.session.scalar(query.with_for_update() if lock else query)
+    if adapter is None:
+        raise NotFound("adapter")
+    return adapter
