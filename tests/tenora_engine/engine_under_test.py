@@ -1,0 +1,295 @@
+"""A real engine on a tiny random Llama, adapters made by PEFT, and transformers + PEFT as the oracle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from tenora_adapters.base import BaseModel
+from tenora_adapters.blobs import FolderStore
+from tenora_adapters.manifest import (
+    CONFIG_FILE,
+    MANIFEST_FILE,
+    MANIFEST_SCHEMA,
+    WEIGHTS_FILE,
+    Manifest,
+    ModuleLora,
+    adapter_digest,
+    blob_key,
+    encode_manifest,
+)
+from tenora_engine.assemble import Engine, build_engine
+from tenora_engine.config import Dtype, EngineConfig
+from tenora_engine.wire import AdapterUse, Failed, FinishReason, Output, Sampling, Submit, TokenLogprob, Usage
+
+ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+TINY_VOCAB = 128
+ROUTE = b"gateway"
+
+
+@dataclass(frozen=True)
+class World:
+    """A base model on disk, its adapters' folders and digests by name, and the blob store that holds them."""
+
+    model: Path
+    base: BaseModel
+    store: FolderStore
+    folders: dict[str, Path]
+    digests: dict[str, str]
+
+    def uses(self, name: str | None) -> list[str]:
+        """What a request names to get the adapter `name`; None is the base."""
+        return [] if name is None else [self.digests[name]]
+
+
+def tiny_llama(folder: Path, **changes: Any) -> Path:
+    """A two-layer Llama with random weights, large enough for clear margins between the best tokens."""
+    torch.manual_seed(5)
+    settings: dict[str, Any] = {
+        "vocab_size": TINY_VOCAB,
+        "hidden_size": 48,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.3,
+        "eos_token_id": 2,
+    }
+    model = LlamaForCausalLM(LlamaConfig(**(settings | changes)))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:  # else all ones, which hides a norm that is forgotten
+                parameter.uniform_(0.5, 1.5)
+            if name.endswith("bias"):  # else all zeros
+                parameter.normal_(0, 0.3)
+    model.save_pretrained(folder)
+    return folder
+
+
+def random_adapter(
+    base: Path, folder: Path, *, rank: int, seed: int, targets: Sequence[str] = ALL_LINEAR, **settings: Any
+) -> Path:
+    """A PEFT adapter with random A and B, strong enough to change what the base says."""
+    torch.manual_seed(seed)
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=list(targets), task_type="CAUSAL_LM", **settings)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(0, 0.2 / rank**0.25)
+    model.save_pretrained(folder)
+    return folder
+
+
+def manifest_of(folder: Path, base: BaseModel) -> Manifest:
+    """The manifest that the upload of this PEFT folder would make; one rank and alpha for all modules."""
+    config_bytes, weights = (folder / CONFIG_FILE).read_bytes(), (folder / WEIGHTS_FILE).read_bytes()
+    config = json.loads(config_bytes)
+    scaling = config["lora_alpha"] / (config["r"] ** 0.5 if config.get("use_rslora") else config["r"])
+    modules = []
+    with safe_open(folder / WEIGHTS_FILE, framework="pt") as tensors:
+        for name in sorted(tensors.keys()):
+            if name.endswith(".lora_A.weight"):
+                module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+                rank = tensors.get_slice(name).get_shape()[0]
+                modules.append(ModuleLora(module, rank, scaling, name, name.replace("lora_A", "lora_B")))
+    config_sha256, weights_sha256 = hashlib.sha256(config_bytes).hexdigest(), hashlib.sha256(weights).hexdigest()
+    return Manifest(
+        schema=MANIFEST_SCHEMA,
+        digest=adapter_digest(config_sha256, weights_sha256),
+        base_fingerprint=base.fingerprint,
+        config_sha256=config_sha256,
+        weights_sha256=weights_sha256,
+        weights_bytes=len(weights),
+        modules=tuple(modules),
+        tensors=(),
+    )
+
+
+def store_adapter(store: FolderStore, folder: Path, base: BaseModel, **changes: Any) -> str:
+    """Publish a PEFT folder; its digest. `changes` are made to the manifest first."""
+    manifest = msgspec.structs.replace(manifest_of(folder, base), **changes)
+    for file in (WEIGHTS_FILE, CONFIG_FILE):
+        with (folder / file).open("rb") as source:
+            store.put(blob_key(manifest.digest, file), source)
+    path = store.root / blob_key(manifest.digest, MANIFEST_FILE)
+    path.write_bytes(encode_manifest(manifest))
+    return manifest.digest
+
+
+@dataclass
+class Answer:
+    """All that one request was told."""
+
+    tokens: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    logprobs: dict[int, list[TokenLogprob]] = field(default_factory=lambda: defaultdict(list))
+    finish: dict[int, FinishReason] = field(default_factory=dict)
+    prompt_logprobs: list[TokenLogprob | None] | None = None
+    usage: Usage | None = None
+    failed: Failed | None = None
+    num_terminal: int = 0
+
+    def take(self, event: Output | Failed) -> None:
+        assert self.num_terminal == 0, "an event after the terminal one"
+        self.usage = event.usage
+        if isinstance(event, Failed):
+            self.failed = event
+            self.num_terminal += 1
+            return
+        self.tokens[event.choice] += event.token_ids
+        self.logprobs[event.choice] += event.logprobs or []
+        if event.finish_reason is not None:
+            self.finish[event.choice] = event.finish_reason
+        if event.prompt_logprobs is not None:
+            assert self.prompt_logprobs is None
+            self.prompt_logprobs = event.prompt_logprobs
+        self.num_terminal += event.final
+
+    @property
+    def text(self) -> list[int]:
+        """The tokens of the only choice."""
+        assert self.failed is None, self.failed
+        assert set(self.tokens) == {0}
+        return self.tokens[0]
+
+
+class EngineUnderTest:
+    """An engine core without its socket, and what it told a gateway."""
+
+    def __init__(self, model: Path, store: FolderStore, **options: Any) -> None:
+        self._woken = threading.Event()
+        settings: dict[str, Any] = {
+            "listen": "",
+            "model": model,
+            "blobs": str(store.root),
+            "dtype": Dtype.FP32,
+            "threads": 1,
+            "kv_blocks": 256,
+        }
+        self.engine: Engine = build_engine(EngineConfig(**(settings | options)), wake=self._woken.set)
+        self.core = self.engine.core
+        self.cache = self.engine.cache
+        self.answers: dict[str, Answer] = defaultdict(Answer)
+        self._count = 0
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        adapters: Iterable[str | AdapterUse] = (),
+        *,
+        salt: bytes = b"tenant",
+        tenant: str = "tenant",
+        deadline_s: float | None = None,
+        base_fingerprint: str | None = None,
+        **sampling: Any,
+    ) -> str:
+        """Submit a greedy request for 16 tokens, unless told otherwise; its request id."""
+        self._count += 1
+        request_id = f"request-{self._count}"
+        uses = tuple(use if isinstance(use, AdapterUse) else AdapterUse(use) for use in adapters)
+        defaults: dict[str, Any] = {"max_tokens": 16, "temperature": 0.0}
+        self.core.submit(
+            Submit(
+                request_id=request_id,
+                token_ids=list(prompt),
+                sampling=Sampling(**(defaults | sampling)),
+                tenant=tenant,
+                cache_salt=salt,
+                base_fingerprint=base_fingerprint or self.core.capacity.base_fingerprint,
+                adapters=uses,
+                deadline_s=deadline_s,
+            ),
+            ROUTE,
+        )
+        return request_id
+
+    def step(self) -> None:
+        self._woken.clear()
+        for news in self.core.step().values():
+            for event in [*news.outputs, *news.failures]:
+                self.answers[event.request_id].take(event)
+
+    def step_when_ready(self) -> None:
+        """A step; when it had nothing to do, wait for an adapter first."""
+        self.step()
+        if self.core.idle and self.core.has_requests:
+            assert self._woken.wait(10), "nothing to do, and no adapter on its way"
+
+    def finish(self) -> dict[str, Answer]:
+        """Step until every request has ended."""
+        while self.core.has_requests:
+            self.step_when_ready()
+        self.step()
+        return self.answers
+
+    def ask(self, prompt: Sequence[int], adapters: Iterable[str | AdapterUse] = (), **options: Any) -> Answer:
+        """One request, alone."""
+        request_id = self.submit(prompt, adapters, **options)
+        return self.finish()[request_id]
+
+    def assert_at_rest(self) -> None:
+        """Nothing is held by anybody."""
+        assert not self.core.has_requests
+        assert not self.core.scheduler.has_sequences
+        assert self.cache.pool.num_free == self.cache.pool.num_blocks
+        assert self.core.residency.num_pins == 0
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class Oracle:
+    """transformers + PEFT in fp32, one process, one adapter at a time."""
+
+    def __init__(self, model: Path, adapters: Mapping[str, Path]) -> None:
+        base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        self._model: Any = base
+        for name, folder in adapters.items():
+            if isinstance(self._model, PeftModel):
+                self._model.load_adapter(str(folder), adapter_name=name)
+            else:
+                self._model = PeftModel.from_pretrained(base, str(folder), adapter_name=name)
+        self._model.eval()
+
+    def greedy(self, prompt: Sequence[int], adapter: str | None, num_tokens: int) -> list[int]:
+        """No end token stops it."""
+        with self._using(adapter), torch.inference_mode():
+            tokens = self._model.generate(
+                input_ids=torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+                do_sample=False,
+                max_new_tokens=num_tokens,
+                eos_token_id=-1,
+                pad_token_id=0,
+            )
+        return tokens[0, len(prompt) :].tolist()
+
+    def logprobs(self, tokens: Sequence[int], adapter: str | None) -> torch.Tensor:
+        """Teacher-forced: fp32 [len(tokens), vocab]."""
+        with self._using(adapter), torch.inference_mode():
+            return self._model(torch.tensor([tokens])).logits[0].float().log_softmax(-1)
+
+    def _using(self, adapter: str | None) -> ExitStack:
+        stack = ExitStack()
+        if isinstance(self._model, PeftModel):
+            if adapter is None:
+                stack.enter_context(self._model.disable_adapter())
+            else:
+                self._model.set_adapter(adapter)
+        return stack
