@@ -8,10 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import redis.asyncio
 import redis.exceptions
 from fastapi import APIRouter, FastAPI
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.responses import JSONResponse
 
@@ -29,7 +32,8 @@ from tenora_platform.settings import Settings
 from tenora_platform.usage.shipper import Shipper
 from tenora_platform.usage.spool import Spool
 
-_REDIS_TIMEOUT_S = 2.0
+_REDIS_TIMEOUT_S: Final = 2.0
+_REDIS_CONNECTIONS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -55,11 +59,8 @@ class Gateway:
         if not secret:
             raise ValueError("TENORA_SECRET is not set")
         self._database: AsyncEngine = make_async_engine(settings.database_url)
-        self._redis = redis.asyncio.Redis.from_url(
-            settings.redis_url, socket_timeout=_REDIS_TIMEOUT_S, socket_connect_timeout=_REDIS_TIMEOUT_S
-        )
-        # A subscriber hears nothing for long; the timeouts of commands are not for it.
-        self._feed = redis.asyncio.Redis.from_url(settings.redis_url, socket_connect_timeout=_REDIS_TIMEOUT_S)
+        self._redis = _connect(settings.redis_url, socket_timeout=_REDIS_TIMEOUT_S)
+        self._feed = _connect(settings.redis_url, socket_timeout=None)  # a subscriber hears nothing for long
         self._catalog = Catalog(self._database)
         self.directory = Directory(self._catalog, ttl_s=settings.key_cache_s)
         self.engines = Engines(settings.engine_urls, uuid.uuid4().hex, settings.max_pending_s, self._redis)
@@ -116,6 +117,19 @@ class Gateway:
         except (redis.exceptions.RedisError, OSError):
             return False
         return True
+
+
+def _connect(url: str, *, socket_timeout: float | None) -> redis.asyncio.Redis:
+    """Commands are tried twice, at once: what is sent can be repeated, and nobody should wait long for a refusal."""
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        url,
+        max_connections=_REDIS_CONNECTIONS,
+        timeout=_REDIS_TIMEOUT_S,
+        socket_timeout=socket_timeout,
+        socket_connect_timeout=_REDIS_TIMEOUT_S,
+        retry=Retry(NoBackoff(), 1),
+    )
+    return redis.asyncio.Redis.from_pool(pool)
 
 
 def build_gateway(settings: Settings) -> Gateway:

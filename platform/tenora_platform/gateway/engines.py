@@ -80,10 +80,11 @@ class Engines:
         Raises Unavailable, Overloaded, EngineFailed.
         """
         give_up_at = asyncio.get_running_loop().time() + self._max_pending_s
-        refusals = 0
+        attempts = refusals = 0
         while True:
+            attempts += 1
             picked = await self._pick(parts[0].base_fingerprint, adapter_digest, give_up_at)
-            run = picked.link.submit(parts, on_usage)
+            run = picked.link.submit(_attempt(parts, attempts), on_usage)
             try:
                 await run.started()
                 return Started(run=run, status=picked.status)
@@ -130,3 +131,8 @@ class Engines:
             except redis.exceptions.RedisError as error:
                 _log.warning("cannot publish the engines' status: %s", error)
             await asyncio.sleep(_PUBLISH_S)
+
+
+def _attempt(parts: Sequence[Submit], number: int) -> list[Submit]:
+    """The same requests under ids of their own, so that late news of an earlier attempt is nobody's."""
+    return [msgspec.structs.replace(part, request_id=f"{part.request_id}-{number}") for part in parts]

@@ -129,10 +129,17 @@ class Generations:
                     await run.end()
                     for received in run.left():
                         answer.push(received.part, received.output)
-                if accepted or tab.usage.prompt or tab.usage.completion:
-                    await tab.close(outcome, answer.num_billed(tab.usage.completion))
-                else:
-                    await tab.cancel()
+                await self._settle(tab, outcome, answer, accepted=accepted)
+
+    async def _settle(self, tab: Tab, outcome: Outcome, answer: Answer, *, accepted: bool) -> None:
+        """Settle what did not come to its end. Whoever waits for the answer has been told already."""
+        try:
+            if accepted or tab.usage.prompt or tab.usage.completion:
+                await tab.close(outcome, answer.num_billed(tab.usage.completion))
+            else:
+                await tab.cancel()
+        except Unavailable:
+            _log.critical("a request could not be settled; its journal entry holds the last counts")
 
     async def _tokenizer(self, model: Model) -> Tokenizer:
         try:

@@ -18,6 +18,7 @@ from tenora_platform.gateway.errors import HeadTooLarge
 MAX_HEAD_BYTES: Final = 64 * 1024  # request line and headers
 MAX_HEADERS: Final = 200
 KEEP_ALIVE_S: Final = 75  # longer than clients keep idle connections: they close first and never meet a reset
+GRACE_S: Final = 10  # what still streams then is ended, and settled
 _KEY: Final = re.compile(r"(tnr_[a-z0-9]{12}_)[A-Za-z0-9_%-]+")
 _QUERY: Final = re.compile(r"\?\S*")
 
@@ -31,6 +32,7 @@ def uvicorn_options() -> dict[str, Any]:
     return {
         "http": BoundedHeads,
         "timeout_keep_alive": KEEP_ALIVE_S,
+        "timeout_graceful_shutdown": GRACE_S,
         "server_header": False,
         "log_config": logging_config,
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -33,7 +35,6 @@ class Tab:
         self._reservation = reservation
         self._spool = spool
         self._limiter = limiter
-        self._intended = False
         self.closed = False
         self.usage = Usage(0, 0, 0)
 
@@ -43,7 +44,6 @@ class Tab:
             await self._spool.intend(self._event)
         except SpoolError as error:
             raise Unavailable("Usage cannot be recorded now.", retry_after_s=5.0) from error
-        self._intended = True
 
     def note(self, usage: Usage) -> None:
         """What the engine says that this has used so far."""
@@ -67,19 +67,20 @@ class Tab:
             finished_at=max(self._event.started_at, datetime.now(UTC)),
         )
         actual = Cost(requests=1, tokens=charged.prompt + charged.completion)
-        await self._limiter.settle(self._reservation, actual)
-        try:
-            await self._spool.settle(event)
-        except SpoolError as error:
-            raise Unavailable("Usage cannot be recorded now.", retry_after_s=5.0) from error
+        await self._settle(actual, self._spool.settle(event))
         return charged
 
     async def cancel(self) -> None:
         """No engine accepted it: it costs nothing and leaves no event."""
         self.closed = True
-        await self._limiter.settle(self._reservation, NOTHING)
-        if self._intended:
-            try:
-                await self._spool.discard(self._event.event_id)
-            except SpoolError as error:
-                raise Unavailable("Usage cannot be recorded now.", retry_after_s=5.0) from error
+        await self._settle(NOTHING, self._spool.discard(self._event.event_id))
+
+    async def _settle(self, actual: Cost, record: Awaitable[None]) -> None:
+        """Both books at once: neither waits for the other."""
+        quota = asyncio.create_task(self._limiter.settle(self._reservation, actual))
+        try:
+            await record
+        except SpoolError as error:
+            raise Unavailable("Usage cannot be recorded now.", retry_after_s=5.0) from error
+        finally:
+            await quota
