@@ -1,0 +1,116 @@
+"""Correctness of every operation of the engine's kernel seam on this machine's accelerator, or on its CPU.
+
+    make gpu-check
+
+Each operation runs on the device in fp32 and bf16 and is compared with the same operation in float64 on the CPU. Needs
+torch, safetensors and numpy only. Exit status 1 when one is wrong; the table is what belongs into `bench/results/`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tenora_engine.kernels import Kernels, kernels_for
+from tenora_engine.kernels.attention import AttentionBatch, Span
+from tenora_engine.kernels.kv import allocate_kv
+from tenora_engine.kernels.lora import LoraPair, Segment
+
+HQ, HKV, D, HIDDEN, BLOCK = 8, 2, 64, 512, 16
+# Relative to the largest magnitude of the result: a few units in the last place, accumulated.
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+Make = Callable[..., Tensor]  # random values of a shape, in the dtype and on the device under test
+
+
+@dataclass(frozen=True)
+class Result:
+    operation: str
+    dtype: torch.dtype
+    error: float
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= TOLERANCE[self.dtype]
+
+
+def norm(k: Kernels, make: Make) -> Tensor:
+    x, residual, weight = make(37, HIDDEN), make(37, HIDDEN), make(HIDDEN)
+    normed = k.add_rms_norm(x, residual, weight, 1e-5)
+    return torch.cat([normed.out, normed.residual])
+
+
+def rope(k: Kernels, make: Make) -> Tensor:
+    heads, angles = make(37, HQ + HKV, D), make(37, D // 2).float()
+    k.rotate(heads, torch.cat([angles.cos(), angles.sin()], dim=-1))
+    return heads
+
+
+def silu(k: Kernels, make: Make) -> Tensor:
+    return k.silu_mul(make(37, 2 * HIDDEN))
+
+
+def lora(k: Kernels, make: Make) -> Tensor:
+    """Ranks mixed, one slot without this layer, rows without an adapter, two adapters over one segment."""
+    y, x = make(37, 768), make(37, HIDDEN)
+    pairs = [LoraPair(make(HIDDEN, r), make(r, 768)) if r else None for r in (1, 8, 0, 64)]
+    segments = [Segment(0, 5, 0, 1.0), Segment(5, 6, 1, 0.5), Segment(6, 20, 2, 1.0), Segment(20, 37, 3, 2.0)]
+    k.add_lora(y, x, pairs, [*segments, Segment(20, 37, 1, 1.0)])
+    return y
+
+
+def attention(k: Kernels, make: Make) -> Tensor:
+    """Two decodes and two chunks, lengths around multiples of a block, written and read through block tables."""
+    contexts, lengths, blocks = (17, 33, 16, 50), (1, 1, 16, 20), ((3, 9), (1, 12, 5), (7,), (2, 4, 6, 8))
+    keys, values, queries = make(100, HKV, D), make(100, HKV, D), make(sum(lengths), HQ, D)
+    (cache,) = allocate_kv(1, 16, BLOCK, HKV, D, keys.dtype, keys.device)
+    spans, row, token = [], 0, 0
+    for context, length, table in zip(contexts, lengths, blocks, strict=True):
+        rows = torch.arange(context) % 100
+        places = torch.tensor([table[p // BLOCK] * BLOCK + p % BLOCK for p in range(context)])
+        picked = ((rows + token) % 100).to(keys.device)
+        k.store_kv(cache, keys[picked], values[picked], places.to(keys.device))
+        spans.append(Span(row, row + length, context, table))
+        row, token = row + length, token + context
+    return k.prepare_attention(AttentionBatch(spans, BLOCK), keys.device, keys.dtype)(queries, cache)
+
+
+OPERATIONS: dict[str, Callable[[Kernels, Make], Tensor]] = {
+    "add_rms_norm": norm,
+    "rotate": rope,
+    "silu_mul": silu,
+    "add_lora": lora,
+    "store_kv, attention": attention,
+}
+
+
+def check(name: str, dtype: torch.dtype, device: torch.device) -> Result:
+    def maker(as_dtype: torch.dtype, on: torch.device) -> Make:
+        generator = torch.Generator().manual_seed(7)
+        # Rounded to the tested dtype first, so that both sides start from the same numbers.
+        return lambda *shape: torch.randn(*shape, generator=generator).to(dtype).to(on, as_dtype)
+
+    operation = OPERATIONS[name]
+    cpu = torch.device("cpu")
+    want = operation(kernels_for(cpu), maker(torch.float64, cpu))
+    got = operation(kernels_for(device), maker(dtype, device)).to(cpu, torch.float64)
+    error = ((got - want).abs().max() / want.abs().max()).item()
+    return Result(name, dtype, error if torch.isfinite(got).all() else float("inf"))
+
+
+def main() -> int:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    where = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    print(f"torch {torch.__version__} on {where}")
+    results = [check(name, dtype, device) for name in OPERATIONS for dtype in TOLERANCE]
+    for result in results:
+        name = str(result.dtype).removeprefix("torch.")
+        print(f"{'ok   ' if result.ok else 'WRONG'} {result.operation:20} {name:9} max error {result.error:.1e}")
+    return 0 if all(result.ok for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
