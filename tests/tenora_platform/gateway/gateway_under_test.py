@@ -84,6 +84,21 @@ def write_toy_model(folder: Path) -> None:
     )
 
 
+def strict_json(text: str | bytes) -> Any:
+    """Refuses NaN and Infinity, which Python's parser takes by default."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def contents(events: list[dict[str, Any]], choice: int = 0) -> list[str]:
+    """The text deltas of one choice of a streamed chat."""
+    choices = [c for event in events for c in event["choices"] if c["index"] == choice]
+    return [c["delta"].get("content") or "" for c in choices]
+
+
 @dataclass(frozen=True)
 class Database:
     """The database as a test arranges and reads it."""
@@ -177,6 +192,19 @@ class Served:
 
     def get(self, key: str, path: str) -> httpx.Response:
         return httpx.get(f"{self.url}/v1/{path}", headers={"authorization": f"Bearer {key}"}, timeout=30)
+
+    def stream(self, key: str, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """The events of a streamed answer, each of them valid JSON in UTF-8. The last must be [DONE], or an error."""
+        answer = self.post(key, path, {**body, "stream": True})
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        *lines, end = answer.content.decode("utf-8", errors="strict").split("\n\n")
+        assert end == ""
+        events = [line.removeprefix("data: ") for line in lines]
+        assert events.count("[DONE]") == (events[-1] == "[DONE]")
+        parsed = [strict_json(event) for event in events if event != "[DONE]"]
+        assert (events[-1] == "[DONE]") != ("error" in parsed[-1])
+        return parsed
 
     def client(self, key: str) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30)

@@ -144,7 +144,10 @@ def test_structured_output_says_that_it_is_not_built() -> None:
         ([{"role": "tool", "content": "x", "tool_call_id": "1"}], "messages[0].role"),
         ([{"role": "user"}], "messages[0]"),
         ([{"role": "user", "content": None}], "messages[0]"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}], "messages[0].content"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}],
+            "messages[0].content",
+        ),
         ([{"role": "user", "content": [{"type": "audio"}]}], "messages[0].content"),
         ([{"role": "user", "content": "x", "secret": 1}], "messages[0].secret"),
         ([{"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}], "messages[0].tool_calls"),
