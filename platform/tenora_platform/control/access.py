@@ -2,9 +2,10 @@
 
 Every endpoint declares the right it needs by the dependency it takes:
 
-    InTenant      a transaction that sees one tenant's rows, for `/tenants/{tenant_id}/...`
-    OnPlatform    a transaction that sees everything, for the platform's own people
-    Signed        just the principal
+    in_tenant      a transaction that sees one tenant's rows, for `/tenants/{tenant_id}/...`
+    may            the same check without a transaction
+    on_platform    a transaction that sees what the caller may see at all
+    Signed         just the principal
 
 A caller whose tenant is another gets 404, as for a tenant that does not exist; a caller whose role lacks the right
 gets 403.
@@ -100,6 +101,19 @@ def in_tenant(right: Right) -> Callable[..., Iterator[TenantWork]]:
     return dependency
 
 
+def may(right: Right) -> Callable[..., Principal]:
+    """A dependency: the same check, in a transaction of its own, for what is too slow to be one transaction."""
+
+    def dependency(tenant_id: uuid.UUID, caller: Signed, held: Held) -> Principal:
+        check(caller, right, tenant_id)
+        with transaction(held, tenant_id, caller.username) as work:
+            if work.session.get(Tenant, tenant_id) is None:
+                raise NotFound("tenant")
+        return caller
+
+    return dependency
+
+
 def on_platform(right: Right = Right.PLATFORM) -> Callable[..., Iterator[Transaction]]:
     """A dependency: the caller holds `right`; the transaction sees what the caller may see at all."""
 
@@ -116,6 +130,7 @@ def on_platform(right: Right = Right.PLATFORM) -> Callable[..., Iterator[Transac
 SeeTenant = Annotated[TenantWork, Depends(in_tenant(Right.SEE), scope="function")]
 ReadTenant = Annotated[TenantWork, Depends(in_tenant(Right.READ), scope="function")]
 WriteTenant = Annotated[TenantWork, Depends(in_tenant(Right.WRITE), scope="function")]
+MayWrite = Annotated[Principal, Depends(may(Right.WRITE))]
 ReadBooks = Annotated[TenantWork, Depends(in_tenant(Right.BOOKS), scope="function")]
 CloseBooks = Annotated[TenantWork, Depends(in_tenant(Right.CLOSE), scope="function")]
 GovernTenant = Annotated[TenantWork, Depends(in_tenant(Right.PLATFORM), scope="function")]

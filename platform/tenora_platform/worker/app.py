@@ -38,9 +38,9 @@ def make_worker(configuration: Settings) -> Celery:
         return open_resources(configuration)
 
     for job in JOBS:
-        app.task(name=job.name, **again)(_job_body(job, resources))
+        app.task(name=job.name, shared=False, **again)(_job_body(job, resources))
     for periodic in PERIODIC:
-        app.task(name=periodic.name)(_periodic_body(periodic, resources))
+        app.task(name=periodic.name, shared=False)(_periodic_body(periodic, resources))
     app.conf.beat_schedule = {
         periodic.name: {
             "task": periodic.name,

@@ -25,7 +25,7 @@ from tenora_platform.control.errors import InvalidRequest, Timeout, TooLarge
 MAX_PARTS: Final = 8
 MAX_FIELD_BYTES: Final = 1024
 MAX_SECONDS: Final = 900.0
-_FORBIDDEN_IN_NAMES: Final = ("/", "\\", "\0", "%2f", "%5c", "%00")
+_FORBIDDEN_IN_NAMES: Final = ("/", "\\", "%2f", "%5c", "%00")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,10 @@ async def receive_upload(request: Request, max_bytes: int) -> AsyncIterator[Uplo
     """
     boundary = _boundary(request)
     with tempfile.TemporaryDirectory(prefix="tenora-upload-", ignore_cleanup_errors=True) as folder:
-        parts = _Parts(Path(folder), boundary)
+        try:
+            parts = _Parts(Path(folder), boundary)
+        except FormParserError as error:
+            raise InvalidRequest("The boundary of the multipart body is too long.") from error
         try:
             async with asyncio.timeout(MAX_SECONDS):
                 await _feed(request, parts, max_bytes)
@@ -66,7 +69,10 @@ async def receive_upload(request: Request, max_bytes: int) -> AsyncIterator[Uplo
 
 
 async def _feed(request: Request, parts: _Parts, max_bytes: int) -> None:
+    declared = request.headers.get("content-length", "")
     received = 0
+    if declared.isascii() and declared.isdigit() and int(declared[:20]) > max_bytes:
+        raise TooLarge(f"An upload may have at most {max_bytes} bytes.")
     async for chunk in request.stream():
         received += len(chunk)
         if received > max_bytes:
@@ -141,9 +147,13 @@ class _Parts:
         self._part.header_name = self._part.header_value = b""
 
     def _headers_finished(self) -> None:
-        _, options = parse_options_header(self._part.header.get(b"content-disposition"))
+        disposition = self._part.header.get(b"content-disposition", b"")
+        _, options = parse_options_header(disposition)
         self._part.name = _decode(options.get(b"name", b""))
         if b"filename" in options:
+            # The whole header, as the parser would cut a Windows path down to its last part.
+            if b"\\" in disposition:
+                raise _bad_filename()
             filename = _checked(_decode(options[b"filename"]))
             path = self._folder / f"part-{self._count}"
             self._part.file = path.open("xb")
@@ -179,5 +189,10 @@ def _decode(data: bytes) -> str:
 def _checked(filename: str) -> str:
     lowered = filename.lower()
     if not filename.isprintable() or filename in ("", ".", "..") or any(bad in lowered for bad in _FORBIDDEN_IN_NAMES):
-        raise InvalidRequest("A file's name must be a plain name, without a path.", code="bad_filename", param="files")
+        raise _bad_filename()
     return filename
+
+
+def _bad_filename() -> InvalidRequest:
+    message = "A file's name must be a plain name, without a path."
+    return InvalidRequest(message, code="bad_filename", param="files")

@@ -71,9 +71,9 @@ def sweep(work: Transaction) -> None:
 
 
 def _lock_pending(work: Transaction, export_id: uuid.UUID) -> Export | None:
-    """The row, to this transaction alone. None when it is done, or gone."""
+    """The row, to this transaction alone. None when it is done, gone, or in the hands of another worker."""
     query = select(Export).where(Export.id == export_id, Export.status == ExportStatus.PENDING)
-    return work.session.scalar(query.with_for_update())
+    return work.session.scalar(query.with_for_update(skip_locked=True))
 
 
 JOBS: Final = (Job(FREEZE_JOB, freeze), Job(RENDER_JOB, render))
