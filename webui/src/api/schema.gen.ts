@@ -325,6 +325,7 @@ export interface components {
              * Format: uuid
              */
             id: string;
+            latest_version: components["schemas"]["VersionView"] | null;
             /** Model */
             model: string;
             /** Name */
@@ -349,6 +350,7 @@ export interface components {
              * Format: uuid
              */
             id: string;
+            latest_version: components["schemas"]["VersionView"] | null;
             /** Model */
             model: string;
             /** Name */

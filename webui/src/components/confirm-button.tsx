@@ -12,11 +12,14 @@ interface ConfirmButtonProps {
   /** Throws when it failed; the dialog then stays and says why. */
   onConfirm: () => Promise<unknown>;
   variant?: ButtonProps["variant"];
+  confirmVariant?: ButtonProps["variant"];
+  className?: string;
 }
 
 /** A button for what should not happen by accident. */
 export function ConfirmButton(props: ConfirmButtonProps) {
-  const { children, title, consequence, confirmLabel, onConfirm, variant = "ghost" } = props;
+  const { children, title, consequence, confirmLabel, onConfirm, className } = props;
+  const { variant = "ghost", confirmVariant = "danger" } = props;
   const [isOpen, setOpen] = useState(false);
   const [isPending, setPending] = useState(false);
   const [error, setError] = useState<Error | null>(null);
@@ -41,7 +44,7 @@ export function ConfirmButton(props: ConfirmButtonProps) {
 
   return (
     <>
-      <Button size="sm" variant={variant} onPress={() => change(true)}>
+      <Button size="sm" variant={variant} className={className} onPress={() => change(true)}>
         {children}
       </Button>
       <AlertDialog.Backdrop isOpen={isOpen} onOpenChange={change} isKeyboardDismissDisabled={false}>
@@ -58,7 +61,7 @@ export function ConfirmButton(props: ConfirmButtonProps) {
               <Button variant="outline" onPress={() => change(false)}>
                 Cancel
               </Button>
-              <Button variant="danger" isPending={isPending} onPress={() => void confirm()}>
+              <Button variant={confirmVariant} isPending={isPending} onPress={() => void confirm()}>
                 {confirmLabel}
               </Button>
             </AlertDialog.Footer>

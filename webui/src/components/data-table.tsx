@@ -27,7 +27,7 @@ export function DataTable<Row>({ label, columns, rows, rowKey, empty, isMuted, f
       <div className="overflow-x-auto">
         <table aria-label={label} className="w-full border-collapse">
           <thead>
-            <tr className="border-b border-border text-xs text-muted">
+            <tr className="border-b border-border bg-surface-secondary text-xs text-muted">
               {columns.map((column) => (
                 <th key={column.header} scope="col" className={`px-3 py-2 font-medium ${alignment(column)}`}>
                   {column.header}

@@ -1,4 +1,4 @@
-/** Labelled form fields. The error is the field's own, from the browser's rules or from the API. */
+/** Labelled form fields. Each shows its own error: the browser's rules, or what the form says by the field's name. */
 import { Description, FieldError, Input, Label, ListBox, Select, TextField } from "@heroui/react";
 import type { InputHTMLAttributes } from "react";
 
@@ -9,7 +9,6 @@ interface TextInputProps {
   onChange: (value: string) => void;
   type?: InputHTMLAttributes<HTMLInputElement>["type"];
   description?: string;
-  error?: string | null;
   placeholder?: string;
   autoComplete?: string;
   autoFocus?: boolean;
@@ -22,14 +21,16 @@ interface TextInputProps {
   min?: string;
   max?: string;
   className?: string;
+  /** For a field whose purpose its place and placeholder show: the label is then only spoken. */
+  isLabelHidden?: boolean;
 }
 
 export function TextInput(props: TextInputProps) {
-  const { label, description, error, placeholder, suggestions, min, max, className, ...field } = props;
+  const { label, isLabelHidden, description, placeholder, suggestions, min, max, className, ...field } = props;
   const listId = suggestions && `${field.name}-suggestions`;
   return (
-    <TextField {...field} isInvalid={error ? true : undefined} className={className}>
-      <Label>{label}</Label>
+    <TextField {...field} className={className}>
+      <Label className={isLabelHidden ? "sr-only" : undefined}>{label}</Label>
       <Input placeholder={placeholder} list={listId} min={min} max={max} />
       {suggestions && (
         <datalist id={listId}>
@@ -39,7 +40,7 @@ export function TextInput(props: TextInputProps) {
         </datalist>
       )}
       {description && <Description>{description}</Description>}
-      {error ? <FieldError>{error}</FieldError> : <FieldError />}
+      <FieldError />
     </TextField>
   );
 }

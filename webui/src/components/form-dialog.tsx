@@ -10,6 +10,8 @@ interface FormDialogProps {
   onSubmit: () => void;
   submitLabel: string;
   isPending: boolean;
+  /** By the field's name; each goes away when a person changes the field. */
+  fieldErrors?: Record<string, string>;
   /** What went wrong with the whole, not with one field. */
   error: Error | null;
   children: ReactNode;
@@ -17,13 +19,14 @@ interface FormDialogProps {
 
 /** A dialog with one form. Stays open until whoever opened it closes it, so that a refusal can be corrected. */
 export function FormDialog(props: FormDialogProps) {
-  const { title, isOpen, onClose, onSubmit, submitLabel, isPending, error, children } = props;
+  const { title, isOpen, onClose, onSubmit, submitLabel, isPending, fieldErrors, error, children } = props;
   return (
     <Modal.Backdrop isOpen={isOpen} onOpenChange={(open) => !open && onClose()} isDismissable={false}>
       <Modal.Container size="sm">
         <Modal.Dialog>
           <Form
             className="contents"
+            validationErrors={fieldErrors}
             onSubmit={(event) => {
               event.preventDefault();
               onSubmit();

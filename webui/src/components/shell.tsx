@@ -25,7 +25,7 @@ export function Shell({ nav, account, children }: ShellProps) {
       >
         Skip to content
       </a>
-      <aside className="flex shrink-0 items-center gap-4 border-border bg-surface px-3 max-md:border-b md:sticky md:top-0 md:h-dvh md:w-52 md:flex-col md:items-stretch md:gap-1 md:border-e md:py-3">
+      <aside className="flex shrink-0 items-center gap-4 border-border bg-surface px-3 max-md:border-b md:sticky md:top-0 md:h-dvh md:w-56 md:flex-col md:items-stretch md:gap-1 md:border-e md:py-3">
         <Link to="/" className="flex items-center gap-2 px-2 py-2.5 font-semibold tracking-tight md:mb-2">
           <Logo />
           <span className="max-sm:sr-only">Tenora</span>

@@ -12,6 +12,7 @@ import { QueryBoundary } from "@/components/query-boundary";
 
 import { adaptersQuery } from "./api/list-adapters";
 import { UploadButton } from "./upload-button";
+import { VersionStatusChip } from "./version-status-chip";
 
 interface AdaptersPageProps {
   tenantId: string;
@@ -39,6 +40,11 @@ export function AdaptersPage({ tenantId, search, onSearch, onUploaded }: Adapter
     { header: "Model name in requests", cell: (adapter) => <code className="font-mono text-xs">{adapter.model}</code> },
     { header: "Base model", cell: (adapter) => adapter.base_model },
     { header: "Active version", align: "end", cell: (adapter) => adapter.active_version?.number ?? "none" },
+    {
+      header: "Newest upload",
+      cell: ({ latest_version: latest }) =>
+        latest && <VersionStatusChip status={latest.status} />,
+    },
     { header: "Versions", align: "end", cell: (adapter) => adapter.versions_count },
     { header: "Created", fit: true, cell: (adapter) => <Instant at={adapter.created_at} /> },
   ];

@@ -21,7 +21,7 @@ export function UploadDialog({ tenantId, fixedName, onClose, onUploaded }: Uploa
   const [name, setName] = useState(fixedName ?? "");
   const [files, setFiles] = useState<readonly File[]>([]);
   const upload = useUploadAdapter(tenantId);
-  const { field, rest } = formError(upload.error, ["name", "files"]);
+  const { fields, rest } = formError(upload.error, ["name", "files"]);
   const report = upload.error instanceof ApiError ? upload.error.report : null;
 
   const choose = (chosen: readonly File[]) => {
@@ -40,6 +40,7 @@ export function UploadDialog({ tenantId, fixedName, onClose, onUploaded }: Uploa
       }}
       onSubmit={() => upload.mutate({ name, files }, { onSuccess: ({ adapter }) => onUploaded(adapter.id) })}
       isPending={upload.isPending}
+      fieldErrors={fields}
       error={rest}
     >
       {fixedName === undefined && (
@@ -52,10 +53,9 @@ export function UploadDialog({ tenantId, fixedName, onClose, onUploaded }: Uploa
           description="Lower-case letters, digits, dots, dashes. A name that exists gets a new version."
           value={name}
           onChange={setName}
-          error={field.name}
         />
       )}
-      <FilePicker files={files} onChoose={choose} error={field.files} isDisabled={upload.isPending} />
+      <FilePicker files={files} onChoose={choose} error={fields.files} isDisabled={upload.isPending} />
       {upload.isPending && <UploadProgress share={upload.progress} />}
       {report && <ReportFindings report={report} />}
     </FormDialog>

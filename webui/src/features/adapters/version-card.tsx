@@ -2,18 +2,11 @@ import type { AdapterVersion } from "@/api/types";
 import { Panel } from "@/components/data-table";
 import { Digest } from "@/components/digest";
 import { Instant } from "@/components/instant";
-import { StatusChip, type Tone } from "@/components/status-chip";
 import { formatBytes } from "@/format/quantities";
 
 import { ReportFacts } from "./report-facts";
 import { ReportFindings } from "./report-findings";
-
-const TONES: Record<AdapterVersion["status"], Tone> = {
-  validating: "busy",
-  ready: "good",
-  rejected: "bad",
-  retired: "quiet",
-};
+import { VersionStatusChip } from "./version-status-chip";
 
 export function VersionCard({ version, isActive }: { version: AdapterVersion; isActive: boolean }) {
   return (
@@ -21,7 +14,7 @@ export function VersionCard({ version, isActive }: { version: AdapterVersion; is
       <Panel className="px-4 py-3">
         <div className="flex flex-wrap items-center gap-x-4 gap-y-1">
           <h3 className="font-semibold">Version {version.number}</h3>
-          <StatusChip tone={TONES[version.status]}>{version.status}</StatusChip>
+          <VersionStatusChip status={version.status} />
           {isActive && <span className="text-xs font-medium text-accent-soft-foreground">serves requests</span>}
           <span className="ms-auto flex flex-wrap gap-x-4 text-xs text-muted">
             <span>{formatBytes(version.size_bytes)}</span>

@@ -18,8 +18,8 @@ export function EnginesPage() {
           items.length === 0 ? (
             <Panel>
               <EmptyNote title="No engine reports">
-                Requests wait for one, and fail when none comes. On an embedded installation `tenora status` says what
-                runs.
+                Requests wait for one for a while, then fail. <code className="font-mono text-xs">tenora status</code>{" "}
+                says what runs on an embedded installation.
               </EmptyNote>
             </Panel>
           ) : (

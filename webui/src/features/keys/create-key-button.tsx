@@ -15,7 +15,7 @@ export function CreateKeyButton({ tenantId }: { tenantId: string }) {
   const [isOpen, setOpen] = useState(false);
   const [form, setForm] = useState(EMPTY);
   const create = useCreateKey(tenantId);
-  const { field, rest } = formError(create.error, ["name", "expires_at", "allowed_models"]);
+  const { fields, rest } = formError(create.error, ["name", "expires_at", "allowed_models"]);
 
   const open = () => {
     create.reset();
@@ -48,7 +48,8 @@ export function CreateKeyButton({ tenantId }: { tenantId: string }) {
           onClose={() => setOpen(false)}
           onSubmit={submit}
           isPending={create.isPending}
-          error={rest}
+          fieldErrors={fields}
+      error={rest}
         >
           <TextInput
             label="Name"
@@ -59,7 +60,6 @@ export function CreateKeyButton({ tenantId }: { tenantId: string }) {
             description="What will use it, so that you know it again."
             value={form.name}
             onChange={(name) => setForm({ ...form, name })}
-            error={field.name}
           />
           <TextInput
             label="Expires"
@@ -68,7 +68,6 @@ export function CreateKeyButton({ tenantId }: { tenantId: string }) {
             description="Optional, in your own time zone."
             value={form.expires}
             onChange={(expires) => setForm({ ...form, expires })}
-            error={field.expires_at}
           />
           <TextInput
             label="Allowed models"
@@ -77,7 +76,6 @@ export function CreateKeyButton({ tenantId }: { tenantId: string }) {
             description="Optional: model names, separated by commas."
             value={form.models}
             onChange={(models) => setForm({ ...form, models })}
-            error={field.allowed_models}
           />
         </FormDialog>
       )}

@@ -47,6 +47,7 @@ export function KeysPage({ tenantId, search, onSearch }: KeysPageProps) {
       cell: (key) =>
         key.revoked_at === null && (
           <ConfirmButton
+            className="-my-1 h-7"
             title={`Revoke “${key.name}”?`}
             consequence="Whatever uses this key is refused within seconds. This cannot be undone."
             confirmLabel="Revoke key"

@@ -15,7 +15,7 @@ export function NewKeyDialog({ created, onClose }: { created: CreatedKey; onClos
           <Modal.Body className="flex flex-col gap-3 p-1">
             <p>Copy it now: it is shown only this once and cannot be brought back.</p>
             <div className="flex flex-wrap items-center gap-2 rounded-md border border-border bg-surface-secondary p-2">
-              <code data-testid="new-key" className="min-w-0 flex-1 font-mono text-xs break-all select-all">
+              <code data-testid="new-key" className="min-w-0 flex-1 font-mono text-xs break-all text-foreground select-all">
                 {created.key}
               </code>
               <CopyButton text={created.key} what="key" />

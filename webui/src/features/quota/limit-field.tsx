@@ -10,12 +10,11 @@ interface LimitFieldProps {
   choice: LimitChoice;
   onChange: (choice: LimitChoice) => void;
   isDisabled: boolean;
-  error: string | undefined;
 }
 
-export function LimitField({ label, name, choice, onChange, isDisabled, error }: LimitFieldProps) {
+export function LimitField({ label, name, choice, onChange, isDisabled }: LimitFieldProps) {
   const limit = limitOf(choice);
-  const problem = error ?? (limit === undefined && choice.text !== "" ? "A whole number, 0 or more." : undefined);
+  const isWrong = limit === undefined && choice.text !== "";
   return (
     <div className="flex flex-wrap items-start gap-x-5 gap-y-2">
       <TextField
@@ -24,11 +23,12 @@ export function LimitField({ label, name, choice, onChange, isDisabled, error }:
         value={choice.isUnlimited ? "" : choice.text}
         onChange={(text) => onChange({ isUnlimited: false, text })}
         isDisabled={isDisabled || choice.isUnlimited}
-        isInvalid={problem !== undefined}
+        isInvalid={isWrong || undefined}
       >
         <Label>{label}</Label>
         <Input inputMode="numeric" placeholder={choice.isUnlimited ? "unlimited" : "a number"} />
-        {problem === undefined ? <Description>{meaning(limit)}</Description> : <FieldError>{problem}</FieldError>}
+        <FieldError>{({ validationErrors }) => (isWrong ? "A whole number, 0 or more." : validationErrors.join(" "))}</FieldError>
+        {!isWrong && <Description>{meaning(limit)}</Description>}
       </TextField>
       <Checkbox
         className="mt-7"
@@ -37,10 +37,12 @@ export function LimitField({ label, name, choice, onChange, isDisabled, error }:
         onChange={(isUnlimited) => onChange({ ...choice, isUnlimited })}
         aria-label={`${label}: unlimited`}
       >
-        <Checkbox.Control>
-          <Checkbox.Indicator />
-        </Checkbox.Control>
-        <Checkbox.Content>Unlimited</Checkbox.Content>
+        <Checkbox.Content>
+          <Checkbox.Control>
+            <Checkbox.Indicator />
+          </Checkbox.Control>
+          Unlimited
+        </Checkbox.Content>
       </Checkbox>
     </div>
   );

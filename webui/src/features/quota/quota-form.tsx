@@ -18,7 +18,7 @@ export function QuotaForm({ tenantId, quota, canEdit }: QuotaFormProps) {
   const [requests, setRequests] = useState(choiceOf(quota.requests_per_minute));
   const [tokens, setTokens] = useState(choiceOf(quota.tokens_per_minute));
   const save = useSetQuota(tenantId);
-  const { field, rest } = formError(save.error, ["requests_per_minute", "tokens_per_minute"]);
+  const { fields, rest } = formError(save.error, ["requests_per_minute", "tokens_per_minute"]);
 
   const requestLimit = limitOf(requests);
   const tokenLimit = limitOf(tokens);
@@ -36,6 +36,7 @@ export function QuotaForm({ tenantId, quota, canEdit }: QuotaFormProps) {
   return (
     <Form
       className="flex flex-col gap-5"
+      validationErrors={fields}
       onSubmit={(event) => {
         event.preventDefault();
         submit();
@@ -47,7 +48,6 @@ export function QuotaForm({ tenantId, quota, canEdit }: QuotaFormProps) {
         choice={requests}
         onChange={setRequests}
         isDisabled={!canEdit}
-        error={field.requests_per_minute}
       />
       <LimitField
         label="Tokens per minute"
@@ -55,7 +55,6 @@ export function QuotaForm({ tenantId, quota, canEdit }: QuotaFormProps) {
         choice={tokens}
         onChange={setTokens}
         isDisabled={!canEdit}
-        error={field.tokens_per_minute}
       />
       {rest && <ErrorNote error={rest} />}
       {canEdit && (

@@ -1,7 +1,6 @@
 import { Button, Form } from "@heroui/react";
 import { useState } from "react";
 
-import { isSignedOut } from "@/api/errors";
 import { TextInput } from "@/components/fields";
 import { Logo } from "@/components/logo";
 import { ErrorNote } from "@/components/notes";
@@ -12,7 +11,6 @@ export function SignInPage({ onSignedIn }: { onSignedIn: () => void }) {
   const [username, setUsername] = useState("");
   const [password, setPassword] = useState("");
   const signIn = useSignIn();
-  const error = isSignedOut(signIn.error) ? new Error("The user name or the password is wrong.") : signIn.error;
 
   return (
     <main className="grid min-h-dvh place-items-center p-4">
@@ -46,7 +44,7 @@ export function SignInPage({ onSignedIn }: { onSignedIn: () => void }) {
             value={password}
             onChange={setPassword}
           />
-          {error && <ErrorNote error={error} />}
+          {signIn.error && <ErrorNote error={signIn.error} />}
           <Button type="submit" fullWidth isPending={signIn.isPending}>
             Sign in
           </Button>

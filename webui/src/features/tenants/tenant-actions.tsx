@@ -10,7 +10,6 @@ import { TenantFormDialog } from "./tenant-form-dialog";
 export function TenantActions({ tenant }: { tenant: Tenant }) {
   const [isEditing, setEditing] = useState(false);
   const change = useChangeTenant(tenant.id);
-  const isDisabled = tenant.disabled_at !== null;
 
   return (
     <>
@@ -24,19 +23,30 @@ export function TenantActions({ tenant }: { tenant: Tenant }) {
       >
         Edit
       </Button>
-      <ConfirmButton
-        variant={isDisabled ? "outline" : "danger-soft"}
-        title={isDisabled ? `Enable ${tenant.name}?` : `Disable ${tenant.name}?`}
-        consequence={
-          isDisabled
-            ? "Its keys work again at once."
-            : "All its keys stop working within seconds. Nothing is deleted, and it can be enabled again."
-        }
-        confirmLabel={isDisabled ? "Enable" : "Disable"}
-        onConfirm={() => change.mutateAsync({ disabled: !isDisabled })}
-      >
-        {isDisabled ? "Enable" : "Disable"}
-      </ConfirmButton>
+      {tenant.disabled_at === null ? (
+        <ConfirmButton
+          key="disable"
+          variant="danger-soft"
+          title={`Disable ${tenant.name}?`}
+          consequence="All its keys stop working within seconds. Nothing is deleted, and it can be enabled again."
+          confirmLabel="Disable"
+          onConfirm={() => change.mutateAsync({ disabled: true })}
+        >
+          Disable
+        </ConfirmButton>
+      ) : (
+        <ConfirmButton
+          key="enable"
+          variant="outline"
+          confirmVariant="primary"
+          title={`Enable ${tenant.name}?`}
+          consequence="Its keys work again at once."
+          confirmLabel="Enable"
+          onConfirm={() => change.mutateAsync({ disabled: false })}
+        >
+          Enable
+        </ConfirmButton>
+      )}
       {isEditing && (
         <TenantFormDialog
           title={`Edit ${tenant.name}`}

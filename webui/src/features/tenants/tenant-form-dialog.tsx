@@ -26,7 +26,7 @@ interface TenantFormDialogProps {
 
 export function TenantFormDialog(props: TenantFormDialogProps) {
   const [form, setForm] = useState(props.initial);
-  const { field, rest } = formError(props.error, ["name", "display_name", "timezone"]);
+  const { fields, rest } = formError(props.error, ["name", "display_name", "timezone"]);
 
   return (
     <FormDialog
@@ -36,6 +36,7 @@ export function TenantFormDialog(props: TenantFormDialogProps) {
       onClose={props.onClose}
       onSubmit={() => props.onSubmit(form)}
       isPending={props.isPending}
+      fieldErrors={fields}
       error={rest}
     >
       {!props.isNameFixed && (
@@ -48,7 +49,6 @@ export function TenantFormDialog(props: TenantFormDialogProps) {
           description="Lower-case letters, digits, dots, dashes. It cannot be changed later."
           value={form.name}
           onChange={(name) => setForm({ ...form, name })}
-          error={field.name}
         />
       )}
       <TextInput
@@ -60,7 +60,6 @@ export function TenantFormDialog(props: TenantFormDialogProps) {
         description={props.isNameFixed ? undefined : "Left empty, it is the name."}
         value={form.displayName}
         onChange={(displayName) => setForm({ ...form, displayName })}
-        error={field.display_name}
       />
       <TextInput
         label="Time zone"
@@ -70,7 +69,6 @@ export function TenantFormDialog(props: TenantFormDialogProps) {
         description="Its billing days and months begin at midnight there."
         value={form.timezone}
         onChange={(timezone) => setForm({ ...form, timezone })}
-        error={field.timezone}
       />
     </FormDialog>
   );

@@ -64,6 +64,8 @@ export function TenantsPage({ search, onSearch, onCreated }: TenantsPageProps) {
             {(items.length > 5 || wanted !== "") && (
               <TextInput
                 label="Find on this page"
+                isLabelHidden
+                placeholder="Find on this page"
                 name="q"
                 type="search"
                 className="mb-3 max-w-64"

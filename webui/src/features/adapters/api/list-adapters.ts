@@ -2,6 +2,9 @@ import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 
 import { api, unwrap } from "@/api/client";
 
+const REFRESH_MS = 1500;
+
+/** Asks again and again while an upload is being validated. */
 export const adaptersQuery = (tenantId: string, cursor?: string) =>
   queryOptions({
     queryKey: ["adapters", tenantId, "list", { cursor }],
@@ -13,4 +16,6 @@ export const adaptersQuery = (tenantId: string, cursor?: string) =>
         }),
       ),
     placeholderData: keepPreviousData,
+    refetchInterval: ({ state }) =>
+      state.data?.items.some(({ latest_version: latest }) => latest?.status === "validating") ? REFRESH_MS : false,
   });
