@@ -39,8 +39,9 @@ def sample(logits: Tensor, choices: Sequence[Choice]) -> list[Sampled]:
     if whole:
         scaled = _scale(shaped[whole], [choices[row] for row in whole])
         tokens[whole] = _draw(scaled.softmax(-1), [choices[row] for row in whole])
-    for row in truncated:
-        tokens[row] = _draw_truncated(shaped[row], choices[row])
+    if truncated:
+        scaled = _scale(shaped[truncated], [choices[row] for row in truncated])
+        tokens[truncated] = _draw_truncated(scaled, [choices[row] for row in truncated], _CANDIDATES)
     return _report(logits, tokens, choices)
 
 
@@ -132,40 +133,42 @@ def _point(choice: Choice) -> float:
     return uniform(seed, choice.choice, len(choice.tokens))
 
 
-def _draw_truncated(row: Tensor, choice: Choice) -> Tensor:
-    """Draw within top-k, then top-p of what that left, and min-p. row: fp32 [vocab]."""
-    sampling = choice.request.sampling
-    best = _best(_scale(row[None], [choice])[0], sampling)
+def _draw_truncated(scaled: Tensor, choices: Sequence[Choice], width: int) -> Tensor:
+    """Draw within top-k, then top-p of what that left, and min-p. scaled: fp32 [rows, vocab], the best at 0.
+
+    Only the `width` best tokens are looked at, as long as all that is to be kept lies among them; a row whose top-p
+    reaches further is drawn again from the whole vocabulary.
+    """
+    vocab_size = scaled.shape[1]
+    width = min(width, vocab_size)
+
+    def column(values: list[float]) -> Tensor:
+        return torch.tensor(values, device=scaled.device)[:, None]
+
+    samplings = [choice.request.sampling for choice in choices]
+    top_k = column([float(min(sampling.top_k or vocab_size, vocab_size)) for sampling in samplings])
+    top_p = column([sampling.top_p for sampling in samplings])
+    min_p = column([sampling.min_p for sampling in samplings])
+
+    best = scaled.topk(width)  # [rows, width], best first
+    in_top_k = torch.arange(width, device=scaled.device) < top_k
+    of_top_k = best.values.masked_fill(~in_top_k, float("-inf")).logsumexp(-1, keepdim=True)
+    of_all = scaled.logsumexp(-1, keepdim=True)
+    probabilities = (best.values - torch.where(top_k <= width, of_top_k, of_all)).exp() * in_top_k
     # Keep a token while those before it hold less than top_p: the best one always stays.
-    before = best.probabilities.cumsum(-1) - best.probabilities
-    kept = (before < sampling.top_p) & (best.probabilities >= sampling.min_p * best.probabilities[0])
-    kept[0] = True
-    drawn = _draw((best.probabilities * kept)[None], [choice])
-    return best.token_ids[drawn[0]]
+    kept = (probabilities.cumsum(-1) - probabilities < top_p) & (probabilities >= min_p * probabilities[:, :1])
+    kept[:, 0] = True
+    drawn = _draw(probabilities * kept, choices)
+    tokens = best.indices.gather(1, drawn[:, None])[:, 0]
 
-
-@dataclass(frozen=True, slots=True)
-class _Best:
-    """The likeliest tokens, best first: at least all that top-p and min-p can keep."""
-
-    token_ids: Tensor
-    probabilities: Tensor
-
-
-def _best(scaled: Tensor, sampling: Sampling) -> _Best:
-    """scaled: fp32 [vocab], the best at 0."""
-    vocab_size = scaled.shape[0]
-    if 0 < sampling.top_k < vocab_size:
-        best = scaled.topk(sampling.top_k)
-        return _Best(best.indices, best.values.softmax(-1))
-    normaliser = scaled.logsumexp(-1)
-    best = scaled.topk(min(_CANDIDATES, vocab_size))
-    probabilities = (best.values - normaliser).exp()
-    beyond_min_p = probabilities[-1] < sampling.min_p * probabilities[0]
-    if not (probabilities.sum() >= sampling.top_p or beyond_min_p):
-        best = scaled.topk(vocab_size)
-        probabilities = (best.values - normaliser).exp()
-    return _Best(best.indices, probabilities)
+    if width < vocab_size:
+        reaches_top_p = probabilities.sum(-1, keepdim=True) >= top_p
+        ends_by_min_p = probabilities[:, -1:] < min_p * probabilities[:, :1]
+        complete = ((top_k <= width) | reaches_top_p | ends_by_min_p)[:, 0].tolist()
+        rest = [row for row, done in enumerate(complete) if not done]
+        if rest:
+            tokens[rest] = _draw_truncated(scaled[rest], [choices[row] for row in rest], vocab_size)
+    return tokens
 
 
 def _report(logits: Tensor, tokens: Tensor, choices: Sequence[Choice]) -> list[Sampled]:

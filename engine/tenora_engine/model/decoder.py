@@ -67,7 +67,7 @@ class Decoder:
         return kernels.add_rms_norm(x, residual, self.weights.final_norm, eps).out
 
     def logits(self, hidden: Tensor, segments: Segments, adapters: Adapters) -> Tensor:
-        """hidden: [rows, hidden], only where a token is wanted; `segments` are of these rows; out: fp32 [rows, vocab]"""
+        """hidden: [rows, hidden], only where a token is wanted; `segments` of these rows. fp32 [rows, vocab]."""
         y = self.weights.lm_head(hidden)
         self.kernels.add_lora(y, hidden, adapters.lm_head, segments)
         return y.float()

@@ -1,0 +1,64 @@
+"""Paged attention and the KV store against the formula, with NaN wherever nobody should look."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from tenora_engine.kernels.attention import AttentionBatch, Span, prepare_attention
+from tenora_engine.kernels.kv import allocate_kv, store_kv
+from tenora_engine.kernels.lora import LoraPair, Segment, add_lora
+
+BLOCK = 4
+
+
+def naive(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, first: int) -> torch.Tensor:
+    """q: [t, Hq, D] at positions first..; keys, values: [L, Hkv, D]."""
+    group = q.shape[1] // keys.shape[1]
+    out = torch.empty_like(q)
+    for token, head in itertools.product(range(q.shape[0]), range(q.shape[1])):
+        seen = first + token + 1
+        scores = keys[:seen, head // group] @ q[token, head] / q.shape[2] ** 0.5
+        out[token, head] = scores.softmax(0) @ values[:seen, head // group]
+    return out
+
+
+@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(4, 4), (6, 2), (5, 1)])
+def test_any_mix_of_lengths(num_heads: int, num_kv_heads: int):
+    """Chunks over a cached prefix and single tokens, lengths around block multiples, blocks in any order."""
+    torch.manual_seed(0)
+    head_dim = 8
+    shapes = [(1, 1), (1, 4), (1, 5), (3, 3), (5, 12), (1, 33), (7, 8), (1, 16), (2, 40)]  # (new tokens, context)
+    layer = allocate_kv(1, 80, BLOCK, num_kv_heads, head_dim, torch.float32, torch.device("cpu"))[0]
+    layer.keys.fill_(float("nan"))
+    layer.values.fill_(float("nan"))
+    free = torch.randperm(80).add(1).tolist()
+    spans, queries, expected, begin = [], [], [], 0
+    for length, context in shapes:
+        blocks = [free.pop() for _ in range(-(-context // BLOCK))]
+        keys, values = torch.randn(2, context, num_kv_heads, head_dim)
+        places = torch.tensor([blocks[p // BLOCK] * BLOCK + p % BLOCK for p in range(context)])
+        store_kv(layer, keys, values, places)
+        q = torch.randn(length, num_heads, head_dim)
+        spans.append(Span(begin, begin + length, context, blocks))
+        begin += length
+        queries.append(q)
+        expected.append(naive(q, keys, values, context - length))
+    attention = prepare_attention(AttentionBatch(spans, BLOCK), torch.device("cpu"), torch.float32)
+    torch.testing.assert_close(attention(torch.cat(queries), layer), torch.cat(expected), atol=1e-5, rtol=1e-5)
+
+
+def test_lora_segments():
+    """Ranks mixed, a gap without adapter, an adapter that leaves this layer alone, two adapters on one segment."""
+    torch.manual_seed(0)
+    pairs = [LoraPair(torch.randn(6, rank), torch.randn(rank, 5)) for rank in (1, 3, 64)]
+    slots = [pairs[0], None, pairs[1], pairs[2]]
+    x, y = torch.randn(9, 6), torch.randn(9, 5)
+    segments = [Segment(0, 1, 3, 1.0), Segment(2, 6, 0, 0.5), Segment(2, 6, 2, -1.0), Segment(6, 9, 1, 1.0)]
+    expected = y.clone()
+    expected[0] += x[0] @ pairs[2].a @ pairs[2].b
+    expected[2:6] += 0.5 * (x[2:6] @ pairs[0].a @ pairs[0].b) - x[2:6] @ pairs[1].a @ pairs[1].b
+    add_lora(y, x, slots, segments)
+    torch.testing.assert_close(y, expected, atol=1e-4, rtol=1e-4)
