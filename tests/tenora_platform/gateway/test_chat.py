@@ -217,14 +217,12 @@ def test_another_tenants_adapter_does_not_exist(gateway: Served, database: Datab
     owner.adapter(name)
 
     def told(key: str, path: str, model: str) -> tuple[int, bytes, dict[str, str]]:
-        body = (
-            {"model": model, "messages": ASK["messages"]}
-            if path.startswith("chat")
-            else {"model": model, "prompt": "x"}
-        )
-        answer = gateway.get(key, path + model) if path == "models/" else gateway.post(key, path, {"model": model, **asked})
-        headers = {name: value for name, value in answer.headers.items() if name != "date"}
-        return answer.status_code, answer.content, headers
+        if path == "models/":
+            answer = gateway.get(key, path + model)
+        else:
+            prompt = {"messages": ASK["messages"]} if path.startswith("chat") else {"prompt": "x"}
+            answer = gateway.post(key, path, {"model": model, **prompt})
+        return answer.status_code, answer.content, {k: v for k, v in answer.headers.items() if k != "date"}
 
     for path in ("chat/completions", "completions", "models/"):
         for suffix in ("", "@1"):
