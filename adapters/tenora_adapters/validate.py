@@ -1,0 +1,120 @@
+"""From a config and a weights file to a manifest: what the config implies must be exactly what the file holds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from tenora_adapters.base import BaseModel
+from tenora_adapters.errors import BaseRejected, WeightsRejected
+from tenora_adapters.header import read_header
+from tenora_adapters.limits import DEFAULT_LIMITS, Limits
+from tenora_adapters.manifest import MANIFEST_SCHEMA, Manifest, ModuleLora, TensorEntry, Warning, adapter_digest
+from tenora_adapters.package import StagedFiles
+from tenora_adapters.peft_config import PeftConfig, parse_config
+from tenora_adapters.targets import Target, resolve_targets
+
+_PREFIX = "base_model.model."
+_SHOWN = 5  # names listed in one message
+
+
+@dataclass(frozen=True)
+class Validated:
+    manifest: Manifest
+    config_bytes: bytes
+    weights: Path
+
+
+def validate_package(
+    files: StagedFiles,
+    base: BaseModel,
+    limits: Limits = DEFAULT_LIMITS,
+    accepted_bases: Collection[str] | None = None,
+) -> Validated:
+    """Check everything that can be known without reading the tensors. Raises a child of AdapterRejected.
+
+    `accepted_bases`: the values of `base_model_name_or_path` that the operator takes for this base (ADP-13). Any
+    other, and none at all, is then refused. Where the operator keeps no such list (None), the name is only reported,
+    and names and shapes decide. The name is compared, never opened.
+    """
+    with files.config.open("rb") as file:
+        config_bytes = file.read(limits.max_config_bytes + 1)
+    config = parse_config(config_bytes, limits)
+    warnings = _check_base(config, accepted_bases)
+    targets = resolve_targets(config, base, limits)
+    with files.weights.open("rb") as file:
+        size = files.weights.stat().st_size
+        header = read_header(file, size, limits)
+        file.seek(0)
+        weights_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    modules = _match(targets.modules, {tensor.name: tensor for tensor in header.tensors}, base)
+    warnings += targets.warnings
+    if all(module.scaling == 0 for module in modules):
+        warnings.append(Warning("no_effect", "lora_alpha is 0: the adapter answers as the base model does"))
+    config_sha256 = hashlib.sha256(config_bytes).hexdigest()
+    manifest = Manifest(
+        schema=MANIFEST_SCHEMA,
+        digest=adapter_digest(config_sha256, weights_sha256),
+        base_fingerprint=base.fingerprint,
+        config_sha256=config_sha256,
+        weights_sha256=weights_sha256,
+        weights_bytes=size,
+        modules=modules,
+        tensors=header.tensors,
+        rslora=config.rslora,
+        warnings=tuple(warnings),
+    )
+    return Validated(manifest, config_bytes, files.weights)
+
+
+def _check_base(config: PeftConfig, accepted: Collection[str] | None) -> list[Warning]:
+    named = repr(config.base_name) if config.base_name else "no base model"
+    if accepted is None:
+        message = f"the config names {named}; that this is the served base was judged by module names and shapes only"
+        return [Warning("base_unverified", message)]
+    if config.base_name not in accepted:
+        raise BaseRejected(
+            f"the adapter's config names {named}; this base accepts {', '.join(sorted(accepted))}",
+            param="base_model_name_or_path",
+        )
+    return []
+
+
+def _match(targets: tuple[Target, ...], tensors: dict[str, TensorEntry], base: BaseModel) -> tuple[ModuleLora, ...]:
+    """Every implied tensor is there in the implied shape, and no other. Raises WeightsRejected."""
+    modules = []
+    expected: dict[str, tuple[int, int]] = {}
+    for target in targets:
+        name = f"{_PREFIX}{target.module}"
+        lora = ModuleLora(target.module, target.rank, target.scaling, f"{name}.lora_A.weight", f"{name}.lora_B.weight")
+        linear = base.linears[target.module]
+        expected[lora.lora_a] = (target.rank, linear.in_features)
+        expected[lora.lora_b] = (linear.out_features, target.rank)
+        modules.append(lora)
+    missing = [name for name in expected if name not in tensors]
+    extra = [name for name in tensors if name not in expected]
+    if missing or extra:
+        parts = []
+        if extra:
+            parts.append(f"{len(extra)} tensors that the config does not imply: {_listed(extra)}")
+        if missing:
+            parts.append(f"lacks {len(missing)} that it does: {_listed([f'{n} {list(expected[n])}' for n in missing])}")
+        raise WeightsRejected(
+            "the weights file holds " + " and ".join(parts) if extra else "the weights file " + parts[0],
+            param=(extra or missing)[0],
+            code="unexpected_tensors" if extra else "missing_tensors",
+        )
+    for name, shape in expected.items():
+        if tensors[name].shape != shape:
+            raise WeightsRejected(
+                f"{name}: expected the shape {list(shape)}, found {list(tensors[name].shape)}",
+                param=name,
+                code="wrong_shape",
+            )
+    return tuple(modules)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
