@@ -1,4 +1,4 @@
-"""The prefix cache as a client sees it: same answers as without it, hits for its own tenant and adapter version only."""
+"""The prefix cache as a client sees it: the answers of a cold run, hits for its own tenant and adapter version only."""
 
 from __future__ import annotations
 

@@ -403,7 +403,7 @@ def test_two_submits_with_one_id_end_once(engine: EngineUnderTest):
 
 
 def test_more_adapters_than_room_for_them(make_engine: Make, world: World):
-    """Slots for two, room on the host for two, four adapters wanted again and again: all are served, none is mixed up."""
+    """Slots for two, room on the host for two, four wanted again and again: all are served, none is mixed up."""
     engine = make_engine(adapter_slots=2, host_adapters=2)
     asked = {engine.submit(prompt(7), world.uses(name), max_tokens=5): name for _ in range(3) for name in MANY}
     answers = engine.finish()
