@@ -13,7 +13,7 @@ import pytest
 PACKAGES = {
     "adapters/tenora_adapters": {"tenora_adapters"},
     "engine/tenora_engine": {"tenora_engine", "tenora_adapters"},
-    "platform/tenora_platform": {"tenora_platform", "tenora_adapters", "tenora_engine.wire"},
+    "platform/tenora_platform": {"tenora_platform", "tenora_migrations", "tenora_adapters", "tenora_engine.wire"},
 }
 
 
