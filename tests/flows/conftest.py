@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,8 +19,6 @@ from openai import OpenAI
 
 from tenora_platform.cli.client import ControlClient
 from tenora_platform.stack.ports import free_port
-
-BASE = "smollm2-135m"
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,13 @@ class RunningPlatform:
             for log in sorted((self.home / "logs").glob("*.log"))
         ]
         return "\n".join(tails)
+
+    def until(self, condition: Callable[[], bool], within_s: float = 20.0) -> None:
+        """Wait for what must come true; the logs say more when it does not."""
+        deadline = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < deadline, self.logs()
+            time.sleep(0.1)
 
     def new_tenant(self, **quota: int) -> Tenant:
         """A tenant of its own, with one key, so that tests do not meet."""
