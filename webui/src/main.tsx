@@ -23,7 +23,10 @@ const queryClient = new QueryClient({
   queryCache: new QueryCache({ onError }),
   mutationCache: new MutationCache({ onError }),
   defaultOptions: {
+    // The platform may well be on this machine or in this house: what the browser thinks of the internet is no matter.
+    mutations: { networkMode: "always" },
     queries: {
+      networkMode: "always",
       staleTime: 10_000,
       // What the API has decided it decides again; only silence and its own faults are worth another try.
       retry: (failures, error) => failures < 2 && !(error instanceof ApiError && error.status < 500),

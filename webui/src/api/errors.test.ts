@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { ApiError, errorOf, isSignedOut, UnreachableError } from "./errors";
 
 test("the API's own words are kept", () => {
-  const report = { errors: [{ code: "rank", message: "r is 0", param: "r" }] };
+  const report = { problems: [{ code: "rank", message: "r is 0", param: "r" }] };
   const error = errorOf(400, { error: { code: "rejected", message: "The adapter was refused.", param: "files", report } });
   expect(error).toMatchObject({ status: 400, code: "rejected", message: "The adapter was refused.", param: "files", report });
 });

@@ -136,10 +136,14 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get /Tenants/{Tenant Id}/Adapters */
-        get: operations["GET__tenants__tenant_id__adapters_api_v1_tenants__tenant_id__adapters_get"];
+        /** List Adapters */
+        get: operations["listAdapters"];
         put?: never;
-        post?: never;
+        /**
+         * Upload Adapter
+         * @description Asynchronous, because it reads a body that may be large and slow; what blocks runs in a thread.
+         */
+        post: operations["uploadAdapter"];
         delete?: never;
         options?: never;
         head?: never;
@@ -153,12 +157,29 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get /Tenants/{Tenant Id}/Adapters/{Adapter Id} */
-        get: operations["GET__tenants__tenant_id__adapters__adapter_id__api_v1_tenants__tenant_id__adapters__adapter_id__get"];
+        /** Get Adapter */
+        get: operations["getAdapter"];
         put?: never;
         post?: never;
-        /** Delete /Tenants/{Tenant Id}/Adapters/{Adapter Id} */
-        delete: operations["DELETE__tenants__tenant_id__adapters__adapter_id__api_v1_tenants__tenant_id__adapters__adapter_id__delete"];
+        /** Delete Adapter */
+        delete: operations["deleteAdapter"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tenants/{tenant_id}/adapters/{adapter_id}/versions/{version_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get Version */
+        get: operations["getVersion"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -312,7 +333,8 @@ export interface components {
     schemas: {
         /** AdapterDetail */
         AdapterDetail: {
-            active_version: components["schemas"]["VersionView"] | null;
+            /** @description The version that the name serves. */
+            active_version: components["schemas"]["VersionSummary"] | null;
             /** Base Model */
             base_model: string;
             /**
@@ -325,19 +347,27 @@ export interface components {
              * Format: uuid
              */
             id: string;
-            latest_version: components["schemas"]["VersionView"] | null;
-            /** Model */
+            /** @description The newest upload, whatever became of it. */
+            latest_version: components["schemas"]["VersionSummary"] | null;
+            /**
+             * Model
+             * @description What to ask the gateway for.
+             */
             model: string;
             /** Name */
             name: string;
-            /** Versions */
+            /**
+             * Versions
+             * @description Newest first.
+             */
             versions: components["schemas"]["VersionView"][];
             /** Versions Count */
             versions_count: number;
         };
         /** AdapterView */
         AdapterView: {
-            active_version: components["schemas"]["VersionView"] | null;
+            /** @description The version that the name serves. */
+            active_version: components["schemas"]["VersionSummary"] | null;
             /** Base Model */
             base_model: string;
             /**
@@ -350,8 +380,12 @@ export interface components {
              * Format: uuid
              */
             id: string;
-            latest_version: components["schemas"]["VersionView"] | null;
-            /** Model */
+            /** @description The newest upload, whatever became of it. */
+            latest_version: components["schemas"]["VersionSummary"] | null;
+            /**
+             * Model
+             * @description What to ask the gateway for.
+             */
             model: string;
             /** Name */
             name: string;
@@ -541,15 +575,7 @@ export interface components {
             message: string;
             /** Param */
             param: string | null;
-            /** Report */
-            report?: {
-                [key: string]: unknown;
-            } | null;
-        };
-        /** HTTPValidationError */
-        HTTPValidationError: {
-            /** Detail */
-            detail?: components["schemas"]["ValidationError"][];
+            report?: components["schemas"]["Report"] | null;
         };
         /** KeyView */
         KeyView: {
@@ -611,6 +637,20 @@ export interface components {
             prefix: string;
             /** Revoked At */
             revoked_at: string | null;
+        };
+        /** ModuleReport */
+        ModuleReport: {
+            /**
+             * Delta Norm
+             * @description Of what is added to the module's weight; null before the check.
+             */
+            delta_norm: number | null;
+            /** Module */
+            module: string;
+            /** Rank */
+            rank: number;
+            /** Scaling */
+            scaling: number;
         };
         /** NewBaseModel */
         NewBaseModel: {
@@ -686,11 +726,21 @@ export interface components {
              */
             timezone: string;
         };
+        /** Note */
+        Note: {
+            /** Code */
+            code: string;
+            /** Message */
+            message: string;
+        };
         /** Page[AdapterView] */
         Page_AdapterView_: {
             /** Items */
             items: components["schemas"]["AdapterView"][];
-            /** Next */
+            /**
+             * Next
+             * @description Cursor of the next page; null on the last one.
+             */
             next: string | null;
         };
         /** Page[AuditView] */
@@ -781,6 +831,18 @@ export interface components {
             /** Prompt Per Million */
             prompt_per_million: string;
         };
+        /** Problem */
+        Problem: {
+            /** Code */
+            code: string;
+            /** Message */
+            message: string;
+            /**
+             * Param
+             * @description The field, tensor or file that it is about.
+             */
+            param: string | null;
+        };
         /**
          * QuotaChange
          * @description The whole quota: null is unlimited, 0 blocks everything.
@@ -802,6 +864,18 @@ export interface components {
              * @description Null while no quota was ever set.
              */
             updated_at: string | null;
+        };
+        /**
+         * Report
+         * @description What validation found, for a person to act on. Reports are kept: what a later release adds is not shown.
+         */
+        Report: {
+            /** Modules */
+            modules?: components["schemas"]["ModuleReport"][];
+            /** Problems */
+            problems?: components["schemas"]["Problem"][];
+            /** Warnings */
+            warnings?: components["schemas"]["Note"][];
         };
         /**
          * Role
@@ -855,6 +929,7 @@ export interface components {
             /** Timezone */
             timezone: string;
         };
+        /** UploadAccepted */
         UploadAccepted: {
             adapter: components["schemas"]["AdapterView"];
             version: components["schemas"]["VersionView"];
@@ -898,27 +973,22 @@ export interface components {
             /** Username */
             username: string;
         };
-        /** ValidationError */
-        ValidationError: {
-            /** Context */
-            ctx?: Record<string, never>;
-            /** Input */
-            input?: unknown;
-            /** Location */
-            loc: (string | number)[];
-            /** Message */
-            msg: string;
-            /** Error Type */
-            type: string;
-        };
-        /** VersionView */
-        VersionView: {
+        /**
+         * VersionStatus
+         * @enum {string}
+         */
+        VersionStatus: "validating" | "ready" | "rejected" | "retired";
+        /** VersionSummary */
+        VersionSummary: {
             /**
              * Created At
              * Format: date-time
              */
             created_at: string;
-            /** Digest */
+            /**
+             * Digest
+             * @description SHA-256 over config and weights: what engines know this version by.
+             */
             digest: string;
             /**
              * Id
@@ -927,14 +997,33 @@ export interface components {
             id: string;
             /** Number */
             number: number;
-            /** Report */
-            report: {
-                [key: string]: unknown;
-            };
             /** Size Bytes */
             size_bytes: number;
-            /** @enum {string} */
-            status: "validating" | "ready" | "rejected" | "retired";
+            status: components["schemas"]["VersionStatus"];
+        };
+        /** VersionView */
+        VersionView: {
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /**
+             * Digest
+             * @description SHA-256 over config and weights: what engines know this version by.
+             */
+            digest: string;
+            /**
+             * Id
+             * Format: uuid
+             */
+            id: string;
+            /** Number */
+            number: number;
+            report: components["schemas"]["Report"];
+            /** Size Bytes */
+            size_bytes: number;
+            status: components["schemas"]["VersionStatus"];
         };
     };
     responses: never;
@@ -1357,7 +1446,7 @@ export interface operations {
             };
         };
     };
-    GET__tenants__tenant_id__adapters_api_v1_tenants__tenant_id__adapters_get: {
+    listAdapters: {
         parameters: {
             query?: {
                 limit?: number;
@@ -1380,24 +1469,66 @@ export interface operations {
                     "application/json": components["schemas"]["Page_AdapterView_"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description What went wrong. */
+            default: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": components["schemas"]["Failure"];
                 };
             };
         };
     };
-    GET__tenants__tenant_id__adapters__adapter_id__api_v1_tenants__tenant_id__adapters__adapter_id__get: {
+    uploadAdapter: {
         parameters: {
             query?: never;
             header?: never;
             path: {
                 tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "multipart/form-data": {
+                    /** @description May be left out where there is only one. */
+                    base_model?: string;
+                    /** @description One zip or tar, or adapter_config.json and adapter_model.safetensors. */
+                    files: string[];
+                    /** @description Again the same name: its next version. */
+                    name: string;
+                };
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UploadAccepted"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    getAdapter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
                 adapter_id: string;
+                tenant_id: string;
             };
             cookie?: never;
         };
@@ -1412,24 +1543,24 @@ export interface operations {
                     "application/json": components["schemas"]["AdapterDetail"];
                 };
             };
-            /** @description Validation Error */
-            422: {
+            /** @description What went wrong. */
+            default: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": components["schemas"]["Failure"];
                 };
             };
         };
     };
-    DELETE__tenants__tenant_id__adapters__adapter_id__api_v1_tenants__tenant_id__adapters__adapter_id__delete: {
+    deleteAdapter: {
         parameters: {
             query?: never;
             header?: never;
             path: {
-                tenant_id: string;
                 adapter_id: string;
+                tenant_id: string;
             };
             cookie?: never;
         };
@@ -1442,13 +1573,46 @@ export interface operations {
                 };
                 content?: never;
             };
-            /** @description Validation Error */
-            422: {
+            /** @description What went wrong. */
+            default: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    getVersion: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                adapter_id: string;
+                version_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VersionView"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
                 };
             };
         };

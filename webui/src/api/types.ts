@@ -15,15 +15,19 @@ export type Export = Schemas["ExportView"];
 export type Engine = Schemas["EngineView"];
 export type AuditEntry = Schemas["AuditView"];
 
-/** One thing that validation found; `param` names the tensor or the field of the configuration. */
+/** One thing that validation found; `param` names the tensor, the field of the configuration, or the file. */
 export interface Finding {
   code: string;
   message: string;
   param?: string | null;
 }
 
+/** What validation says of an upload; what it measured stands beside what it found. */
 export interface ValidationReport {
-  errors?: Finding[];
+  accepted?: boolean;
+  /** Why it was refused. */
+  problems?: Finding[];
+  /** What its owner should know although it was accepted. */
   warnings?: Finding[];
   [fact: string]: unknown;
 }

@@ -2,6 +2,12 @@
 import { Description, FieldError, Input, Label, ListBox, Select, TextField } from "@heroui/react";
 import type { InputHTMLAttributes } from "react";
 
+export interface FieldRule {
+  pattern: RegExp;
+  /** What to write instead. */
+  message: string;
+}
+
 interface TextInputProps {
   label: string;
   name: string;
@@ -13,7 +19,7 @@ interface TextInputProps {
   autoComplete?: string;
   autoFocus?: boolean;
   isRequired?: boolean;
-  pattern?: string;
+  rule?: FieldRule;
   maxLength?: number;
   inputMode?: "numeric";
   /** Values to choose from, without being bound to them. */
@@ -26,10 +32,11 @@ interface TextInputProps {
 }
 
 export function TextInput(props: TextInputProps) {
-  const { label, isLabelHidden, description, placeholder, suggestions, min, max, className, ...field } = props;
+  const { label, isLabelHidden, description, placeholder, suggestions, min, max, rule, className, ...field } = props;
   const listId = suggestions && `${field.name}-suggestions`;
+  const validate = rule && ((value: string) => (value === "" || rule.pattern.test(value) ? null : rule.message));
   return (
-    <TextField {...field} className={className}>
+    <TextField {...field} validate={validate} className={className}>
       <Label className={isLabelHidden ? "sr-only" : undefined}>{label}</Label>
       <Input placeholder={placeholder} list={listId} min={min} max={max} />
       {suggestions && (

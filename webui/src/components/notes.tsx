@@ -17,9 +17,9 @@ export function ErrorNote({ error, onRetry }: { error: Error; onRetry?: () => vo
   return (
     <div
       role="alert"
-      className="flex items-start gap-2 rounded-md border border-danger/30 bg-danger-soft px-3 py-2 text-danger-soft-foreground"
+      className="flex items-center gap-2 rounded-md border border-danger/30 bg-danger-soft px-3 py-2 text-danger-soft-foreground"
     >
-      <ErrorIcon className="mt-0.5 size-4" />
+      <ErrorIcon />
       <p className="min-w-0 flex-1 break-words">{error.message}</p>
       {onRetry && (
         <Button size="sm" variant="outline" onPress={onRetry}>

@@ -4,8 +4,9 @@ import { factsOf } from "./facts";
 
 test("plain entries become words, findings and nested ones do not", () => {
   const report = {
-    errors: [{ code: "rank", message: "…" }],
+    problems: [{ code: "rank", message: "…" }],
     warnings: [],
+    accepted: true,
     rank: 16,
     uses_dora: false,
     modules: ["q_proj", "v_proj"],

@@ -8,7 +8,7 @@ export interface Fact {
 /** The report's plain entries as words. What is nested is for programs, and stays in the API. */
 export function factsOf(report: ValidationReport): Fact[] {
   return Object.entries(report).flatMap(([key, value]) => {
-    const text = plain(value);
+    const text = key === "accepted" ? null : plain(value); // the version's status says that already
     return text === null ? [] : [{ name: key.replaceAll("_", " "), value: text }];
   });
 }

@@ -3,25 +3,25 @@ import { ErrorIcon, WarningIcon } from "@/components/icons";
 
 /** What validation found, each with the place it is about: enough to mend the adapter by. */
 export function ReportFindings({ report }: { report: ValidationReport }) {
-  const { errors = [], warnings = [] } = report;
-  if (errors.length === 0 && warnings.length === 0) return null;
+  const { problems = [], warnings = [] } = report;
+  if (problems.length === 0 && warnings.length === 0) return null;
   return (
     <ul aria-label="What validation found" className="flex flex-col gap-2">
-      {errors.map((finding, index) => (
-        <Line key={`error-${index}`} finding={finding} isError />
+      {problems.map((finding, index) => (
+        <Line key={`problem-${index}`} finding={finding} isProblem />
       ))}
       {warnings.map((finding, index) => (
-        <Line key={`warning-${index}`} finding={finding} isError={false} />
+        <Line key={`warning-${index}`} finding={finding} isProblem={false} />
       ))}
     </ul>
   );
 }
 
-function Line({ finding, isError }: { finding: Finding; isError: boolean }) {
-  const Icon = isError ? ErrorIcon : WarningIcon;
+function Line({ finding, isProblem }: { finding: Finding; isProblem: boolean }) {
+  const Icon = isProblem ? ErrorIcon : WarningIcon;
   return (
     <li className="flex items-start gap-2">
-      <Icon className={`mt-0.5 size-4 ${isError ? "text-danger" : "text-warning"}`} />
+      <Icon className={`mt-0.5 size-4 ${isProblem ? "text-danger" : "text-warning"}`} />
       <div className="min-w-0">
         <p className="break-words">{finding.message}</p>
         <p className="mt-0.5 flex flex-wrap gap-x-3 font-mono text-xs text-muted">

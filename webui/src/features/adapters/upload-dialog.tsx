@@ -5,6 +5,7 @@ import { ApiError } from "@/api/errors";
 import { TextInput } from "@/components/fields";
 import { FormDialog } from "@/components/form-dialog";
 import { formError } from "@/components/form-error";
+import { NAME_RULE } from "@/components/name-rule";
 
 import { useUploadAdapter } from "./api/upload-adapter";
 import { FilePicker } from "./file-picker";
@@ -22,7 +23,7 @@ export function UploadDialog({ tenantId, fixedName, onClose, onUploaded }: Uploa
   const [files, setFiles] = useState<readonly File[]>([]);
   const upload = useUploadAdapter(tenantId);
   const { fields, rest } = formError(upload.error, ["name", "files"]);
-  const report = upload.error instanceof ApiError ? upload.error.report : null;
+  const report = rest instanceof ApiError ? rest.report : null;
 
   const choose = (chosen: readonly File[]) => {
     upload.reset();
@@ -41,7 +42,7 @@ export function UploadDialog({ tenantId, fixedName, onClose, onUploaded }: Uploa
       onSubmit={() => upload.mutate({ name, files }, { onSuccess: ({ adapter }) => onUploaded(adapter.id) })}
       isPending={upload.isPending}
       fieldErrors={fields}
-      error={rest}
+      error={report ? null : rest}
     >
       {fixedName === undefined && (
         <TextInput
@@ -49,15 +50,20 @@ export function UploadDialog({ tenantId, fixedName, onClose, onUploaded }: Uploa
           name="name"
           autoFocus
           isRequired
-          pattern="[a-z0-9][a-z0-9._\-]{0,62}"
-          description="Lower-case letters, digits, dots, dashes. A name that exists gets a new version."
+          rule={NAME_RULE}
+          description="Requests use it after the base model's name. A name that exists gets a new version."
           value={name}
           onChange={setName}
         />
       )}
       <FilePicker files={files} onChoose={choose} error={fields.files} isDisabled={upload.isPending} />
       {upload.isPending && <UploadProgress share={upload.progress} />}
-      {report && <ReportFindings report={report} />}
+      {report && (
+        <div role="alert" className="rounded-md border border-danger/30 bg-danger-soft px-3 py-2 text-foreground">
+          <p className="mb-2 font-medium">Refused, and nothing of it was kept:</p>
+          <ReportFindings report={report} />
+        </div>
+      )}
     </FormDialog>
   );
 }

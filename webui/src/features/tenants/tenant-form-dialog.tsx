@@ -3,6 +3,7 @@ import { useState } from "react";
 import { TextInput } from "@/components/fields";
 import { FormDialog } from "@/components/form-dialog";
 import { formError } from "@/components/form-error";
+import { NAME_RULE } from "@/components/name-rule";
 
 import { TIME_ZONES } from "./time-zones";
 
@@ -45,8 +46,8 @@ export function TenantFormDialog(props: TenantFormDialogProps) {
           name="name"
           autoFocus
           isRequired
-          pattern="[a-z0-9][a-z0-9._\-]{0,62}"
-          description="Lower-case letters, digits, dots, dashes. It cannot be changed later."
+          rule={NAME_RULE}
+          description="How it is known everywhere. It cannot be changed later."
           value={form.name}
           onChange={(name) => setForm({ ...form, name })}
         />

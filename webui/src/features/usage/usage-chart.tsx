@@ -18,7 +18,7 @@ const TICK = { fill: "var(--muted)", fontSize: 11 };
 
 export function UsageChart({ points, models, bucket, timeZone }: UsageChartProps) {
   const axis = new Intl.DateTimeFormat("en", { timeZone, day: "numeric", month: "short", ...(bucket === "hour" && HOUR) });
-  const full = new Intl.DateTimeFormat("en", { timeZone, dateStyle: "medium", ...(bucket === "hour" && { timeStyle: "short" }) });
+  const full = new Intl.DateTimeFormat("en", { timeZone, dateStyle: "medium", hourCycle: "h23", ...(bucket === "hour" && { timeStyle: "short" }) });
 
   return (
     <ResponsiveContainer width="100%" height={260}>
@@ -36,6 +36,7 @@ export function UsageChart({ points, models, bucket, timeZone }: UsageChartProps
         <Tooltip
           cursor={{ fill: "var(--default)", opacity: 0.5 }}
           labelFormatter={(at) => full.format(Number(at))}
+          itemSorter={(item) => models.indexOf(String(item.name))}
           formatter={(value) => formatCount(Number(value))}
           contentStyle={{ background: "var(--overlay)", border: "1px solid var(--border)", borderRadius: 6, fontSize: 12 }}
           itemStyle={{ padding: 0 }}
@@ -45,7 +46,7 @@ export function UsageChart({ points, models, bucket, timeZone }: UsageChartProps
           <Bar
             key={model}
             name={model}
-            dataKey={(point: Point) => point.values[model] ?? 0}
+            dataKey={(point: Point) => point.values[model] ?? null}
             stackId="usage"
             fill={seriesColor(index)}
             isAnimationActive={false}

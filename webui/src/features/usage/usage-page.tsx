@@ -1,3 +1,4 @@
+import { Skeleton } from "@heroui/react";
 import { useQuery } from "@tanstack/react-query";
 
 import type { UsageBucket } from "@/api/types";
@@ -34,7 +35,7 @@ export function UsagePage({ tenantId, timeZone, search, onSearch }: UsagePagePro
         timeZone={timeZone}
         onChange={(change) => onSearch({ ...search, ...change })}
       />
-      <QueryBoundary query={query}>
+      <QueryBoundary query={query} loading={<Skeleton className="h-72 rounded-lg" />}>
         {({ items }) => <UsageReport items={items} range={range} timeZone={timeZone} metric={metric} />}
       </QueryBoundary>
     </>

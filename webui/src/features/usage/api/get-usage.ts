@@ -1,5 +1,5 @@
 import { parseDate } from "@internationalized/date";
-import { keepPreviousData, queryOptions } from "@tanstack/react-query";
+import { queryOptions } from "@tanstack/react-query";
 
 import { api, unwrap } from "@/api/client";
 import type { UsageRange } from "@/features/usage/usage-search";
@@ -18,5 +18,4 @@ export const usageQuery = (tenantId: string, { from, to, bucket }: UsageRange) =
           signal,
         }),
       ),
-    placeholderData: keepPreviousData,
   });
