@@ -39,8 +39,8 @@ class Tokenizer:
         try:
             definition = (folder / "tokenizer.json").read_text(encoding="utf-8")
             config = json.loads((folder / "tokenizer_config.json").read_bytes())
-            self._encoder = tokenizers.Tokenizer.from_str(definition)
             self.token_bytes = TokenBytes.from_tokenizer(json.loads(definition))
+            self._encoder = _read(definition)
             self.eos_ids = _end_tokens(folder, config, self._encoder)
             self._template = _compile(_template_source(folder, config))
         except (OSError, ValueError, KeyError, UnsupportedTokenizer, jinja2.TemplateSyntaxError) as error:
@@ -67,6 +67,14 @@ class Tokenizer:
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         return list(self._encoder.encode(text, add_special_tokens=add_special_tokens).ids)
+
+
+def _read(definition: str) -> tokenizers.Tokenizer:
+    """Raises ValueError."""
+    try:
+        return tokenizers.Tokenizer.from_str(definition)
+    except Exception as error:  # noqa: BLE001  # the library raises nothing narrower
+        raise ValueError(str(error)) from error
 
 
 def _template_source(folder: Path, config: dict[str, Any]) -> str | None:
