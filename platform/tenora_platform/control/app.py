@@ -17,6 +17,8 @@ from starlette.concurrency import run_in_threadpool
 
 from tenora_platform.control import failures
 from tenora_platform.control.access import protect_from_forgery
+from tenora_platform.control.adapters.endpoints import router as adapters
+from tenora_platform.control.adapters.endpoints import uploads
 from tenora_platform.control.audit.endpoints import router as audit
 from tenora_platform.control.base_models.endpoints import router as base_models
 from tenora_platform.control.engines.endpoints import router as engines
@@ -32,7 +34,20 @@ from tenora_platform.control.usage.endpoints import router as usage
 from tenora_platform.settings import Settings
 
 PREFIX: Final = "/api/v1"
-SLICES: Final = (sessions, tenants, keys, quotas, base_models, usage, exports, prices, engines, audit)
+SLICES: Final = (
+    sessions,
+    tenants,
+    keys,
+    adapters,
+    uploads,
+    quotas,
+    base_models,
+    usage,
+    exports,
+    prices,
+    engines,
+    audit,
+)
 
 
 class Control:

@@ -43,7 +43,7 @@ class Rejected(InvalidRequest):
 
     def __init__(self, message: str, *, code: str, param: str | None, report: dict[str, Any]) -> None:
         super().__init__(message, code=code, param=param)
-        self.report = report
+        self.report = report  # adapters.schemas.Report as JSON
 
 
 class Unauthenticated(ControlError):

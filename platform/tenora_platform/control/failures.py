@@ -14,6 +14,7 @@ from sqlalchemy.exc import OperationalError, TimeoutError
 from starlette.exceptions import HTTPException
 
 from tenora_adapters.blobs import BlobUnavailable
+from tenora_platform.control.adapters.schemas import Report
 from tenora_platform.control.errors import ControlError, Unavailable
 from tenora_platform.control.fields import View
 
@@ -24,7 +25,7 @@ class FailureDetail(View):
     code: str
     message: str
     param: str | None
-    report: dict[str, Any] | None = None
+    report: Report | None = None
 
 
 class Failure(View):

@@ -15,6 +15,7 @@ from celery import Celery
 from sqlalchemy.exc import OperationalError
 
 from tenora_adapters.blobs import BlobUnavailable
+from tenora_platform.control.adapters import tasks as adapters
 from tenora_platform.control.exports import tasks as exports
 from tenora_platform.control.resources import Resources, open_resources
 from tenora_platform.control.transaction import transaction
@@ -23,8 +24,8 @@ from tenora_platform.settings import Settings, settings
 from tenora_platform.worker.jobs import Job, Periodic
 from tenora_platform.worker.queue import make_queue
 
-JOBS: Final = (*exports.JOBS,)
-PERIODIC: Final = (*exports.PERIODIC,)
+JOBS: Final = (*adapters.JOBS, *exports.JOBS)
+PERIODIC: Final = (*adapters.PERIODIC, *exports.PERIODIC)
 _ACTOR: Final = "system"
 
 

@@ -22,6 +22,7 @@ from starlette.requests import ClientDisconnect
 
 from tenora_platform.control.errors import InvalidRequest, Timeout, TooLarge
 
+FILE_FIELD: Final = "files"
 MAX_PARTS: Final = 8
 MAX_FIELD_BYTES: Final = 1024
 MAX_SECONDS: Final = 900.0
@@ -36,6 +37,7 @@ class ReceivedFile:
 
 @dataclass(frozen=True)
 class Upload:
+    folder: Path  # of this request alone, and gone with it
     fields: dict[str, str]
     files: list[ReceivedFile]
 
@@ -65,7 +67,7 @@ async def receive_upload(request: Request, max_bytes: int) -> AsyncIterator[Uplo
             parts.close()
         if not parts.complete:
             raise InvalidRequest("The upload was cut off.")
-        yield Upload(fields=parts.fields, files=parts.files)
+        yield Upload(folder=Path(folder), fields=parts.fields, files=parts.files)
 
 
 async def _feed(request: Request, parts: _Parts, max_bytes: int) -> None:
@@ -151,6 +153,8 @@ class _Parts:
         _, options = parse_options_header(disposition)
         self._part.name = _decode(options.get(b"name", b""))
         if b"filename" in options:
+            if self._part.name != FILE_FIELD:
+                raise InvalidRequest(f"Files belong in the field {FILE_FIELD!r}.", param=self._part.name[:100])
             # The whole header, as the parser would cut a Windows path down to its last part.
             if b"\\" in disposition:
                 raise _bad_filename()

@@ -1,12 +1,39 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from tenora_platform.control.fields import Id, View
 from tenora_platform.db.models import VersionStatus
+
+
+class Problem(View):
+    code: str
+    message: str
+    param: str | None = Field(description="The field, tensor or file that it is about.")
+
+
+class Note(View):
+    code: str
+    message: str
+
+
+class ModuleReport(View):
+    module: str
+    rank: int
+    scaling: float
+    delta_norm: float | None = Field(description="Of what is added to the module's weight; null before the check.")
+
+
+class Report(View):
+    """What validation found, for a person to act on. Reports are kept: what a later release adds is not shown."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    problems: list[Problem] = Field(default_factory=list)
+    warnings: list[Note] = Field(default_factory=list)
+    modules: list[ModuleReport] = Field(default_factory=list)
 
 
 class VersionSummary(View):
@@ -19,7 +46,7 @@ class VersionSummary(View):
 
 
 class VersionView(VersionSummary):
-    report: dict[str, Any] = Field(description="What validation found.")
+    report: Report
 
 
 class AdapterView(View):

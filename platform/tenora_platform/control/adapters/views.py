@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
-from tenora_platform.control.adapters.schemas import AdapterView, VersionSummary, VersionView
+from tenora_platform.control.adapters.schemas import AdapterView, Report, VersionSummary, VersionView
 from tenora_platform.db.models import Adapter, AdapterVersion, BaseModelRow, VersionStatus
 from tenora_platform.db.session import scoped
 
@@ -16,23 +16,20 @@ from tenora_platform.db.session import scoped
 def adapter_views(session: Session, tenant_id: uuid.UUID, adapters: Sequence[Adapter]) -> list[AdapterView]:
     ids = [adapter.id for adapter in adapters]
     names = {row.id: row.name for row in session.scalars(select(BaseModelRow))}
-    newest = (
-        scoped(AdapterVersion, tenant_id)
-        .where(AdapterVersion.adapter_id.in_(ids))
-        .distinct(AdapterVersion.adapter_id)
-        .order_by(AdapterVersion.adapter_id, AdapterVersion.number.desc())
-    )
-    latest = {version.adapter_id: version for version in session.scalars(newest)}
+    of_these = scoped(AdapterVersion, tenant_id).where(AdapterVersion.adapter_id.in_(ids))
+    counting = of_these.with_only_columns(
+        AdapterVersion.adapter_id, func.count(), func.max(AdapterVersion.number)
+    ).group_by(AdapterVersion.adapter_id)
+    counts: dict[uuid.UUID, int] = {}
+    newest: list[tuple[uuid.UUID, int]] = []
+    for adapter_id, count, number in session.execute(counting):
+        counts[adapter_id] = count
+        newest.append((adapter_id, number))
+    newest_of_these = of_these.where(tuple_(AdapterVersion.adapter_id, AdapterVersion.number).in_(newest))
+    latest = {version.adapter_id: version for version in session.scalars(newest_of_these)}
     active_ids = [adapter.active_version_id for adapter in adapters if adapter.active_version_id is not None]
-    serving = scoped(AdapterVersion, tenant_id).where(AdapterVersion.id.in_(active_ids))
+    serving = of_these.where(AdapterVersion.id.in_(active_ids))
     active = {version.adapter_id: version for version in session.scalars(serving)}
-    counting = (
-        scoped(AdapterVersion, tenant_id)
-        .where(AdapterVersion.adapter_id.in_(ids))
-        .with_only_columns(AdapterVersion.adapter_id, func.count())
-        .group_by(AdapterVersion.adapter_id)
-    )
-    counts: dict[uuid.UUID, int] = dict(session.execute(counting).tuples().all())
     return [
         AdapterView(
             id=adapter.id,
@@ -56,7 +53,7 @@ def version_view(version: AdapterVersion) -> VersionView:
         status=VersionStatus(version.status),
         size_bytes=version.size_bytes,
         created_at=version.created_at,
-        report=version.report,
+        report=Report.model_validate(version.report),
     )
 
 

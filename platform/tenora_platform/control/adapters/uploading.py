@@ -1,0 +1,140 @@
+"""From received files to a version that is being validated (design, flow 2).
+
+Nothing is kept of an upload that is refused: its files lie in the request's own folder until they are known to be an
+adapter of this base, and only then go to the blob store, under their digest.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from tenora_adapters.base import BaseModel
+from tenora_adapters.errors import AdapterRejected, PackageRejected
+from tenora_adapters.limits import Limits
+from tenora_adapters.manifest import Manifest
+from tenora_adapters.names import check_adapter_name
+from tenora_adapters.package import UploadedFile, open_files
+from tenora_adapters.publish import publish
+from tenora_adapters.validate import Validated, validate_package
+from tenora_platform.control.adapters.receiving import Upload
+from tenora_platform.control.adapters.schemas import ModuleReport, Note, Problem, Report, UploadAccepted
+from tenora_platform.control.adapters.service import live
+from tenora_platform.control.adapters.views import adapter_views, version_view
+from tenora_platform.control.audit.service import record
+from tenora_platform.control.base_models.service import spec_of
+from tenora_platform.control.errors import InvalidRequest, Rejected
+from tenora_platform.control.resources import Resources
+from tenora_platform.control.sessions.service import Principal
+from tenora_platform.control.transaction import Transaction, transaction
+from tenora_platform.db.models import Adapter, AdapterVersion, BaseModelRow, Tenant, VersionStatus
+from tenora_platform.db.session import scoped
+
+VALIDATE_JOB: Final = "adapters.validate"
+_FIELDS: Final = frozenset({"name", "base_model"})
+
+
+def accept_upload(resources: Resources, caller: Principal, tenant_id: uuid.UUID, upload: Upload) -> UploadAccepted:
+    """Raises InvalidRequest, Rejected."""
+    for unknown in sorted(upload.fields.keys() - _FIELDS):
+        raise InvalidRequest("There is no such field.", param=unknown[:100])
+    with resources.sessions(scope=tenant_id) as session:
+        base = _base_model(session, upload.fields.get("base_model"))
+        name = _adapter_name(session, upload.fields.get("name", ""))
+    try:
+        validated = _validate(upload, spec_of(base), Limits(max_upload_bytes=resources.settings.max_upload_bytes))
+        publish(resources.blobs, validated)
+    except AdapterRejected as error:
+        raise _refusal(error) from error
+    with transaction(resources, tenant_id, caller.username) as work:
+        return _new_version(work, tenant_id, base, name, validated)
+
+
+def _base_model(session: Session, name: str | None) -> BaseModelRow:
+    query = select(BaseModelRow).limit(2)
+    rows = session.scalars(query if name is None else query.where(BaseModelRow.name == name.replace("\0", ""))).all()
+    if len(rows) == 1:
+        return rows[0]
+    if name is None and rows:
+        raise InvalidRequest("There are several base models: say which.", param="base_model")
+    raise InvalidRequest("There is no such base model.", param="base_model")
+
+
+def _adapter_name(session: Session, name: str) -> str:
+    """ADP-14: an allow-list, and no base model's own name."""
+    reserved = {base.lower() for base in session.scalars(select(BaseModelRow.name))}
+    try:
+        return check_adapter_name(name, reserved)
+    except AdapterRejected as error:
+        raise _refusal(error) from error
+
+
+def _validate(upload: Upload, base: BaseModel, limits: Limits) -> Validated:
+    """Raises AdapterRejected."""
+    staging = upload.folder / "staged"
+    staging.mkdir()
+    files = [UploadedFile(file.path, file.filename) for file in upload.files]
+    if not files:
+        raise PackageRejected("send the adapter's files", param="files", code="missing_file")
+    return validate_package(open_files(files, staging, limits), base, limits)
+
+
+def _refusal(error: AdapterRejected) -> Rejected:
+    report = rejection_report(error).model_dump()
+    return Rejected(error.message, code=error.code, param=error.param, report=report)
+
+
+def rejection_report(error: AdapterRejected) -> Report:
+    return Report(problems=[Problem(code=error.code, message=error.message, param=error.param)])
+
+
+def first_report(manifest: Manifest) -> Report:
+    """What is known before the numbers were looked at."""
+    return Report(
+        warnings=[Note(code=warning.code, message=warning.message) for warning in manifest.warnings],
+        modules=[
+            ModuleReport(module=module.module, rank=module.rank, scaling=module.scaling, delta_norm=None)
+            for module in manifest.modules
+        ],
+    )
+
+
+def _new_version(
+    work: Transaction, tenant_id: uuid.UUID, base: BaseModelRow, name: str, validated: Validated
+) -> UploadAccepted:
+    # Uploads of one tenant take turns here, so that numbers have no gap and a name is made once.
+    work.session.execute(select(Tenant.id).where(Tenant.id == tenant_id).with_for_update(key_share=True))
+    adapter = work.session.scalar(live(tenant_id).where(Adapter.base_model_id == base.id, Adapter.name == name))
+    if adapter is None:
+        adapter = Adapter(tenant_id=tenant_id, base_model_id=base.id, name=name)
+        work.session.add(adapter)
+        work.session.flush()
+    newest = scoped(AdapterVersion, tenant_id).where(AdapterVersion.adapter_id == adapter.id)
+    number = work.session.scalar(newest.with_only_columns(func.coalesce(func.max(AdapterVersion.number), 0)))
+    version = AdapterVersion(
+        tenant_id=tenant_id,
+        adapter_id=adapter.id,
+        number=(number or 0) + 1,
+        digest=validated.manifest.digest,
+        size_bytes=validated.manifest.weights_bytes,
+        status=VersionStatus.VALIDATING,
+        report=first_report(validated.manifest).model_dump(),
+    )
+    work.session.add(version)
+    work.session.flush()
+    record(
+        work,
+        "adapter.upload",
+        version.id,
+        tenant_id=tenant_id,
+        adapter_id=str(adapter.id),
+        name=name,
+        number=version.number,
+        digest=version.digest,
+    )
+    work.send_job(VALIDATE_JOB, version.id)
+    (view,) = adapter_views(work.session, tenant_id, [adapter])
+    return UploadAccepted(adapter=view, version=version_view(version))
