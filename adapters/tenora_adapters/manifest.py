@@ -15,6 +15,7 @@ The digest is the identity of a version everywhere (wire, prefix-cache key, usag
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Final
 
 import msgspec
@@ -23,6 +24,8 @@ MANIFEST_SCHEMA: Final = 1
 WEIGHTS_FILE: Final = "adapter_model.safetensors"
 CONFIG_FILE: Final = "adapter_config.json"
 MANIFEST_FILE: Final = "manifest.json"
+
+_SEALED: Final = re.compile(rb'(?P<body>\{.*),"seal":"(?P<seal>[0-9a-f]{64})"\}', re.DOTALL)
 
 
 class TensorEntry(msgspec.Struct, frozen=True):
@@ -82,9 +85,18 @@ def blob_key(digest: str, file: str) -> str:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    return msgspec.json.encode(manifest)
+    """JSON with a seal as its last key: the SHA-256 of the JSON without it.
+
+    The digest covers what was uploaded, not what was resolved from it; the seal tells a damaged manifest, so that a
+    flipped digit of a scaling is an error and not another adapter.
+    """
+    body = msgspec.json.encode(manifest)
+    return body[:-1] + b',"seal":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Raises msgspec.DecodeError (or its child ValidationError) on anything that is not a manifest."""
+    """Raises msgspec.DecodeError (or its child ValidationError) on anything that is not a whole, sealed manifest."""
+    sealed = _SEALED.fullmatch(data)
+    if sealed is None or hashlib.sha256(sealed["body"] + b"}").hexdigest().encode() != sealed["seal"]:
+        raise msgspec.ValidationError("the manifest is not sealed, or its seal does not match")
     return msgspec.json.decode(data, type=Manifest)
