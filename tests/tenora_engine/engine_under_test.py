@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import io
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,22 +14,14 @@ from typing import Any
 import msgspec
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors import safe_open
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from tenora_adapters.base import BaseModel
 from tenora_adapters.blobs import FolderStore
-from tenora_adapters.manifest import (
-    CONFIG_FILE,
-    MANIFEST_FILE,
-    MANIFEST_SCHEMA,
-    WEIGHTS_FILE,
-    Manifest,
-    ModuleLora,
-    adapter_digest,
-    blob_key,
-    encode_manifest,
-)
+from tenora_adapters.manifest import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE, blob_key, encode_manifest
+from tenora_adapters.package import StagedFiles
+from tenora_adapters.publish import publish
+from tenora_adapters.validate import validate_package
 from tenora_engine.assemble import Engine, build_engine
 from tenora_engine.config import Dtype, EngineConfig
 from tenora_engine.wire import AdapterUse, Failed, FinishReason, Output, Sampling, Submit, TokenLogprob, Usage
@@ -83,7 +74,14 @@ def tiny_llama(folder: Path, **changes: Any) -> Path:
 
 
 def random_adapter(
-    base: Path, folder: Path, *, rank: int, seed: int, targets: Sequence[str] = ALL_LINEAR, **settings: Any
+    base: Path,
+    folder: Path,
+    *,
+    rank: int,
+    seed: int,
+    targets: Sequence[str] = ALL_LINEAR,
+    spread: float = 0.2,
+    **settings: Any,
 ) -> Path:
     """A PEFT adapter with random A and B, strong enough to change what the base says."""
     torch.manual_seed(seed)
@@ -92,44 +90,20 @@ def random_adapter(
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_" in name:
-                parameter.normal_(0, 0.2 / rank**0.25)
+                parameter.normal_(0, spread / rank**0.25)
     model.save_pretrained(folder)
     return folder
 
 
-def manifest_of(folder: Path, base: BaseModel) -> Manifest:
-    """The manifest that the upload of this PEFT folder would make; one rank and alpha for all modules."""
-    config_bytes, weights = (folder / CONFIG_FILE).read_bytes(), (folder / WEIGHTS_FILE).read_bytes()
-    config = json.loads(config_bytes)
-    scaling = config["lora_alpha"] / (config["r"] ** 0.5 if config.get("use_rslora") else config["r"])
-    modules = []
-    with safe_open(folder / WEIGHTS_FILE, framework="pt") as tensors:
-        for name in sorted(tensors.keys()):
-            if name.endswith(".lora_A.weight"):
-                module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
-                rank = tensors.get_slice(name).get_shape()[0]
-                modules.append(ModuleLora(module, rank, scaling, name, name.replace("lora_A", "lora_B")))
-    config_sha256, weights_sha256 = hashlib.sha256(config_bytes).hexdigest(), hashlib.sha256(weights).hexdigest()
-    return Manifest(
-        schema=MANIFEST_SCHEMA,
-        digest=adapter_digest(config_sha256, weights_sha256),
-        base_fingerprint=base.fingerprint,
-        config_sha256=config_sha256,
-        weights_sha256=weights_sha256,
-        weights_bytes=len(weights),
-        modules=tuple(modules),
-        tensors=(),
-    )
-
-
 def store_adapter(store: FolderStore, folder: Path, base: BaseModel, **changes: Any) -> str:
-    """Publish a PEFT folder; its digest. `changes` are made to the manifest first."""
-    manifest = msgspec.structs.replace(manifest_of(folder, base), **changes)
-    for file in (WEIGHTS_FILE, CONFIG_FILE):
-        with (folder / file).open("rb") as source:
-            store.put(blob_key(manifest.digest, file), source)
-    path = store.root / blob_key(manifest.digest, MANIFEST_FILE)
-    path.write_bytes(encode_manifest(manifest))
+    """Publish a PEFT folder as an upload does, without the check of its numbers; its digest.
+
+    `changes` are made to the manifest: what an upload would never let pass.
+    """
+    validated = validate_package(StagedFiles(config=folder / CONFIG_FILE, weights=folder / WEIGHTS_FILE), base)
+    publish(store, validated)
+    manifest = msgspec.structs.replace(validated.manifest, **changes)
+    store.put(blob_key(manifest.digest, MANIFEST_FILE), io.BytesIO(encode_manifest(manifest)))
     return manifest.digest
 
 
@@ -267,18 +241,10 @@ class Oracle:
                 self._model = PeftModel.from_pretrained(base, str(folder), adapter_name=name)
         self._model.eval()
 
-    def greedy(self, prompt: Sequence[int], adapter: str | None, num_tokens: int) -> list[int]:
-        """No end token stops it."""
-        with self._using(adapter), torch.inference_mode():
-            tokens = self._model.generate(
-                input_ids=torch.tensor([prompt]),
-                attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-                do_sample=False,
-                max_new_tokens=num_tokens,
-                eos_token_id=-1,
-                pad_token_id=0,
-            )
-        return tokens[0, len(prompt) :].tolist()
+    def is_greedy(self, prompt: Sequence[int], answer: Sequence[int], adapter: str | None) -> bool:
+        """Whether greedy decoding gives `answer`: each of its tokens is the best one after those before it."""
+        best = self.logprobs([*prompt, *answer[:-1]], adapter).argmax(-1).tolist()
+        return best[len(prompt) - 1 :] == list(answer)
 
     def logprobs(self, tokens: Sequence[int], adapter: str | None) -> torch.Tensor:
         """Teacher-forced: fp32 [len(tokens), vocab]."""
