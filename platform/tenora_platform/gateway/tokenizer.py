@@ -73,7 +73,7 @@ def _read(definition: str) -> tokenizers.Tokenizer:
     """Raises ValueError."""
     try:
         return tokenizers.Tokenizer.from_str(definition)
-    except Exception as error:  # noqa: BLE001  # the library raises nothing narrower
+    except Exception as error:  # the library raises nothing narrower
         raise ValueError(str(error)) from error
 
 

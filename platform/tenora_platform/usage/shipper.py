@@ -16,17 +16,20 @@ from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from tenora_platform.db.models import ApiKey, UsageConflict, UsageEventRow
+from tenora_platform.db.models import ApiKey, Base, UsageConflict, UsageEventRow
 from tenora_platform.db.session import PLATFORM, set_scope
 from tenora_platform.usage.event import UsageEvent
 from tenora_platform.usage.spool import Spool, SpoolError
 
 _BATCH: Final = 500
 _IDLE_S: Final = 1.0
+_GATHER_S: Final = 0.1  # events of this long travel together: one transaction instead of one each
 _MAX_BACKOFF_S: Final = 10.0
 # Held while a batch is inserted, so that `sequence` numbers become visible in their order: a reader that has seen
 # one has seen all below it, which is what makes it a watermark.
 _ORDER_LOCK: Final = 0x7E40_5A6E
+_TABLE: Final = Base.metadata.tables[UsageEventRow.__tablename__]
+_INSERT: Final = insert(_TABLE).on_conflict_do_nothing(index_elements=["event_id"]).returning(_TABLE.c.event_id)
 _log = logging.getLogger(__name__)
 
 
@@ -53,6 +56,7 @@ class Shipper:
                 backoff_s = 0.1
                 async with asyncio.timeout(_IDLE_S):
                     await self._spool.settled.wait()
+                await asyncio.sleep(_GATHER_S)
             except TimeoutError:
                 continue
             except (sqlalchemy.exc.SQLAlchemyError, SpoolError, OSError) as error:
@@ -96,10 +100,8 @@ class Shipper:
         async with self._database.begin() as connection:
             await connection.run_sync(set_scope, PLATFORM)
             await connection.execute(select(func.pg_advisory_xact_lock(_ORDER_LOCK)))
-            statement = insert(UsageEventRow).on_conflict_do_nothing(index_elements=["event_id"])
-            rows = [_row(event) for event in events]
-            stored = await connection.scalars(statement.values(rows).returning(UsageEventRow.event_id))
-            new = set(stored.all())
+            stored = await connection.execute(_INSERT, [_row(event) for event in events])
+            new = set(stored.scalars())
             again = [event for event in events if event.event_id not in new]
             if again:
                 await _record_conflicts(connection, again)
