@@ -44,8 +44,9 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def context(browser: Browser, platform: RunningPlatform) -> Iterator[BrowserContext]:
+    """One browser profile for all tests, so that the UI's files are fetched once; each test begins signed out."""
     context = browser.new_context(base_url=platform.url, viewport={"width": 1280, "height": 800})
     yield context
     context.close()
@@ -54,6 +55,7 @@ def context(browser: Browser, platform: RunningPlatform) -> Iterator[BrowserCont
 @pytest.fixture
 def page(context: BrowserContext, request: pytest.FixtureRequest, repository: Path) -> Iterator[Page]:
     """A page of nobody yet. The test fails when the page complains; what it looked like when it failed is kept."""
+    context.clear_cookies()
     page = context.new_page()
     complaints: list[str] = []
 
@@ -69,14 +71,16 @@ def page(context: BrowserContext, request: pytest.FixtureRequest, repository: Pa
         picture = repository / "build" / "webui-failures" / f"{request.node.name}.png"
         page.screenshot(path=picture, full_page=True)
         print(f"\nwhat the page looked like: {picture}")
+    page.close()
     assert complaints == []
 
 
 @pytest.fixture
 def admin(page: Page, platform: RunningPlatform) -> Page:
-    """The page, signed in."""
+    """The page, signed in; how a person does that has a test of its own."""
+    credentials = {"username": platform.admin_user, "password": platform.admin_password}
+    page.request.post("/api/v1/session", data=credentials, headers={"X-Tenora-Request": "1"})
     page.goto("/")
-    sign_in(page, platform.admin_user, platform.admin_password)
     expect(page.get_by_role("heading", name="Tenants")).to_be_visible()
     return page
 
@@ -188,6 +192,7 @@ def test_an_uploaded_adapter_becomes_ready_answers_and_its_usage_is_charted(
     version = tenant_page.get_by_role("listitem").filter(has_text="Version 1")
     expect(version).to_contain_text("ready", timeout=60_000)
     expect(version).to_contain_text("serves requests")
+    expect(version).to_contain_text(re.compile(r"\d+ modules \(.*\), rank \d+"))
     model = tenant_page.get_by_text(re.compile(r"^[\w.-]+:pirate$")).inner_text()
 
     client = OpenAI(base_url=f"{platform.url}/v1", api_key=key, max_retries=0, timeout=120)

@@ -26,7 +26,7 @@ function Line({ finding, isProblem }: { finding: Finding; isProblem: boolean }) 
         <p className="break-words">{finding.message}</p>
         <p className="mt-0.5 flex flex-wrap gap-x-3 font-mono text-xs text-muted">
           <span>{finding.code}</span>
-          {finding.param != null && <span className="break-all">{finding.param}</span>}
+          {"param" in finding && finding.param !== null && <span className="break-all">{finding.param}</span>}
         </p>
       </div>
     </li>

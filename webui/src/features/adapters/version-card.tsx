@@ -4,7 +4,7 @@ import { Digest } from "@/components/digest";
 import { Instant } from "@/components/instant";
 import { formatBytes } from "@/format/quantities";
 
-import { ReportFacts } from "./report-facts";
+import { ReportModules } from "./report-modules";
 import { ReportFindings } from "./report-findings";
 import { VersionStatusChip } from "./version-status-chip";
 
@@ -24,7 +24,7 @@ export function VersionCard({ version, isActive }: { version: AdapterVersion; is
         </div>
         <div className="mt-3 flex flex-col gap-3 empty:hidden">
           <ReportFindings report={version.report} />
-          <ReportFacts report={version.report} />
+          <ReportModules modules={version.report.modules ?? []} />
         </div>
       </Panel>
     </li>

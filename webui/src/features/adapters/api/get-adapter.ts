@@ -1,10 +1,11 @@
 import { queryOptions } from "@tanstack/react-query";
 
 import { api, unwrap } from "@/api/client";
+import { isSettling } from "@/features/adapters/settling";
 
 const REFRESH_MS = 1000;
 
-/** The adapter and its versions. Asks again and again while one is being validated. */
+/** The adapter and its versions. Asks again and again while one is on its way into service. */
 export const adapterQuery = (tenantId: string, adapterId: string) =>
   queryOptions({
     queryKey: ["adapters", tenantId, "one", adapterId],
@@ -15,6 +16,5 @@ export const adapterQuery = (tenantId: string, adapterId: string) =>
           signal,
         }),
       ),
-    refetchInterval: ({ state }) =>
-      state.data?.versions.some(({ status }) => status === "validating") ? REFRESH_MS : false,
+    refetchInterval: ({ state }) => (state.data && isSettling(state.data) ? REFRESH_MS : false),
   });
