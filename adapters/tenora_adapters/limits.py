@@ -17,9 +17,10 @@ class Limits:
     max_tensors: int = 16_384
     max_rank: int = 256
     max_scaling: float = 1e4
-    max_patterns: int = 256  # entries of one list or mapping in the config
+    max_patterns: int = 1024  # entries of one list or mapping in the config
     max_pattern_chars: int = 512  # one regular expression or name
-    max_pattern_total: int = 16 << 10  # characters of all of a config's
+    max_pattern_total: int = 48 << 10  # characters of all of a config's
+    max_pattern_program: int = 4000  # RE2's instructions for all expressions that are more than a name
 
 
 DEFAULT_LIMITS: Final = Limits()

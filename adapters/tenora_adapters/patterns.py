@@ -17,6 +17,7 @@ from tenora_adapters.errors import ConfigRejected
 from tenora_adapters.limits import Limits
 
 _PROGRAM_BYTES: Final = 128 << 10  # what RE2 may use for one expression: bounds the cost per character, too
+_NAME: Final = re.compile(r"(\w|\\?\.)+", re.ASCII)  # mostly it is just that, and then nothing can blow up
 # Read differently: "{,3}" is a repetition for Python and text for RE2, "[[:alpha:]]" the other way round.
 _AMBIGUOUS: Final = re.compile(r"\{,|\[:|\[\[")
 
@@ -27,6 +28,7 @@ class PatternBudget:
 
     limits: Limits
     spent_chars: int = field(default=0)
+    spent_program: int = field(default=0)
 
     def spend(self, text: str, param: str) -> str:
         """Count `text`; itself, or ConfigRejected when it, or all together, is too long."""
@@ -40,10 +42,21 @@ class PatternBudget:
             )
         return text
 
+    def spend_program(self, instructions: int, param: str) -> None:
+        """Linear is not yet fast: the time for a module's name is proportional to the program's length."""
+        self.spent_program += instructions
+        if self.spent_program > self.limits.max_pattern_program:
+            raise ConfigRejected(
+                f"{param}: the config's expressions are too complex", param=param, code="pattern_too_complex"
+            )
+
 
 def compile_pattern(template: str, text: str, param: str, budget: PatternBudget) -> Any:
-    """`text` put in the place of `{}` in our own `template`, compiled by RE2. Raises ConfigRejected."""
+    """`text` put in the place of `{}` in our own `template`, compiled. Raises ConfigRejected."""
     budget.spend(text, param)
+    whole = template.replace("{}", text)
+    if _NAME.fullmatch(text):
+        return re.compile(whole)
     if not text.isascii():  # modules are; and a range over all of Unicode makes Python's own compiler crawl
         raise _refused(text, param, "only ASCII is supported")
     if _AMBIGUOUS.search(text):
@@ -51,14 +64,14 @@ def compile_pattern(template: str, text: str, param: str, budget: PatternBudget)
     options = re2.Options()
     options.log_errors = False
     options.max_mem = _PROGRAM_BYTES
-    whole = template.replace("{}", text)
     try:
         compiled = re2.compile(whole, options)
         for expression in (text, whole):
             re.compile(expression)
-        return compiled
     except (re.error, re2.error, OverflowError, RecursionError, ValueError) as error:
         raise _refused(text, param, _reason(error)) from error
+    budget.spend_program(compiled.programsize, param)
+    return compiled
 
 
 def _reason(error: Exception) -> str:

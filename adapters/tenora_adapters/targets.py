@@ -39,7 +39,8 @@ def resolve_targets(config: PeftConfig, base: BaseModel, limits: Limits = DEFAUL
             param="target_modules",
             code="unsupported_feature",
         )
-    modules = tuple(_resolve(config, module, limits) for module in base.linears if _is_target(config, module))
+    used: set[str] = set()
+    modules = tuple(_resolve(config, module, limits, used) for module in base.linears if _is_target(config, module))
     if not modules:
         raise ConfigRejected(
             "target_modules choose no module of the base model, whose linear modules are "
@@ -47,7 +48,7 @@ def resolve_targets(config: PeftConfig, base: BaseModel, limits: Limits = DEFAUL
             param="target_modules",
             code="no_modules",
         )
-    return Targets(modules, tuple(_warnings(config, [target.module for target in modules])))
+    return Targets(modules, tuple(_warnings(config, [target.module for target in modules], used)))
 
 
 def _is_target(config: PeftConfig, module: str) -> bool:
@@ -72,9 +73,17 @@ def _layer_of(config: PeftConfig, module: str) -> int | None:
     return int(number) if number is not None else None
 
 
-def _resolve(config: PeftConfig, module: str, limits: Limits) -> Target:
-    rank = next((p.rank for p in config.rank_patterns if p.expression.match(module)), config.rank)
-    alpha = next((p.alpha for p in config.alpha_patterns if p.expression.match(module)), config.alpha)
+def _resolve(config: PeftConfig, module: str, limits: Limits, used: set[str]) -> Target:
+    """The first pattern that matches decides. Adds the fields of those that did to `used`."""
+    rank, alpha = config.rank, config.alpha
+    by_rank = next((pattern for pattern in config.rank_patterns if pattern.expression.match(module)), None)
+    if by_rank is not None:
+        rank = by_rank.rank
+        used.add(f"rank_pattern: {by_rank.key}")
+    by_alpha = next((pattern for pattern in config.alpha_patterns if pattern.expression.match(module)), None)
+    if by_alpha is not None:
+        alpha = by_alpha.alpha
+        used.add(f"alpha_pattern: {by_alpha.key}")
     scaling = config.scaling(rank, alpha)
     if abs(scaling) > limits.max_scaling:
         raise ConfigRejected(
@@ -85,12 +94,10 @@ def _resolve(config: PeftConfig, module: str, limits: Limits) -> Target:
     return Target(module, rank, scaling)
 
 
-def _warnings(config: PeftConfig, modules: list[str]) -> list[Warning]:
-    found = []
-    for field, patterns in (("rank_pattern", config.rank_patterns), ("alpha_pattern", config.alpha_patterns)):
-        for pattern in patterns:
-            if not any(pattern.expression.match(module) for module in modules):
-                found.append(Warning("unmatched_pattern", f"{field}: {pattern.key[:80]!r} matches no adapted module"))
+def _warnings(config: PeftConfig, modules: list[str], used: set[str]) -> list[Warning]:
+    keys = [f"rank_pattern: {pattern.key}" for pattern in config.rank_patterns]
+    keys += [f"alpha_pattern: {pattern.key}" for pattern in config.alpha_patterns]
+    found = [Warning("unmatched_pattern", f"{key[:100]} decides no adapted module") for key in keys if key not in used]
     for name in config.targets.names:
         if not any(is_named(module, name) for module in modules):
             found.append(Warning("unmatched_target", f"target_modules: {name[:80]!r} matches no module"))
