@@ -27,7 +27,7 @@ _GATHER_S: Final = 0.1  # events of this long travel together: one transaction i
 _MAX_BACKOFF_S: Final = 10.0
 # Held while a batch is inserted, so that `sequence` numbers become visible in their order: a reader that has seen
 # one has seen all below it, which is what makes it a watermark.
-_ORDER_LOCK: Final = 0x7E40_5A6E
+ORDER_LOCK: Final = 0x7E40_5A6E
 _TABLE: Final = Base.metadata.tables[UsageEventRow.__tablename__]
 _INSERT: Final = insert(_TABLE).on_conflict_do_nothing(index_elements=["event_id"]).returning(_TABLE.c.event_id)
 _log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Shipper:
     async def _store(self, events: Sequence[UsageEvent]) -> None:
         async with self._database.begin() as connection:
             await connection.run_sync(set_scope, PLATFORM)
-            await connection.execute(select(func.pg_advisory_xact_lock(_ORDER_LOCK)))
+            await connection.execute(select(func.pg_advisory_xact_lock(ORDER_LOCK)))
             stored = await connection.execute(_INSERT, [_row(event) for event in events])
             new = set(stored.scalars())
             again = [event for event in events if event.event_id not in new]

@@ -34,7 +34,7 @@ from tenora_engine.wire import (
 
 @dataclass(frozen=True)
 class Script:
-    """What to answer. `pieces` are the bytes of the tokens of every choice, one per step."""
+    """What to answer. `pieces` are the bytes of the tokens of every choice, `per_step` of them at a time."""
 
     pieces: Sequence[bytes] = (b"Hello", b" ok")
     finish: FinishReason = FinishReason.STOP
@@ -46,6 +46,7 @@ class Script:
     pause_after: int | None = None  # tokens per choice; goes on when the test sets `go_on`
     die_after: int | None = None  # tokens per choice; then the process is as good as killed
     cached: int = 0
+    per_step: int = 1
     go_on: threading.Event = field(default_factory=threading.Event)
 
 
@@ -201,38 +202,39 @@ class ScriptedEngine:
                 socket.send_multipart([peer, encode(step)])
 
     def _produce(self, request: _Running, step: Step) -> bool:
-        """One token for each choice, or the end; whether there is more to come."""
+        """The next tokens of each choice, or the end; whether there is more to come."""
         script, sampling, done = request.script, request.submit.sampling, request.num_produced
-        at_end = not script.endless and done >= len(script.pieces)
+        limit = sampling.max_tokens if script.endless else min(sampling.max_tokens, len(script.pieces))
+        at_end = done >= len(script.pieces) and not script.endless
         if at_end and script.fail is not None:
-            failure = Failed(
-                request.submit.request_id, script.fail, "scripted failure", script.retryable, request.usage
-            )
-            step.failures.append(failure)
+            request_id = request.submit.request_id
+            step.failures.append(Failed(request_id, script.fail, "scripted failure", script.retryable, request.usage))
             return False
-        if at_end or done >= sampling.max_tokens:
+        if done >= limit:
             step.outputs.append(self._last(request, script.finish if at_end else FinishReason.LENGTH))
             return False
-        token_id = self.ids[script.pieces[done % len(script.pieces)]]
-        request.num_produced += 1
-        self.produced[request.submit.request_id] += sampling.n
-        last = request.num_produced == sampling.max_tokens or (
-            not script.endless and script.fail is None and request.num_produced == len(script.pieces)
-        )
+        token_ids = [
+            self.ids[script.pieces[position % len(script.pieces)]]
+            for position in range(done, min(limit, done + script.per_step))
+        ]
+        request.num_produced += len(token_ids)
+        self.produced[request.submit.request_id] += len(token_ids) * sampling.n
+        last = request.num_produced == limit and (script.fail is None or limit == sampling.max_tokens)
         reason = None
         if last:
-            at_limit = request.num_produced == sampling.max_tokens
-            reason = FinishReason.LENGTH if at_limit else script.finish
+            reason = FinishReason.LENGTH if limit == sampling.max_tokens else script.finish
         for choice in range(sampling.n):
             step.outputs.append(
                 Output(
                     request_id=request.submit.request_id,
                     choice=choice,
-                    token_ids=[token_id],
+                    token_ids=token_ids,
                     usage=request.usage,
                     finish_reason=reason,
                     final=last and choice == sampling.n - 1,
-                    logprobs=[self._logprob(script, token_id)] if sampling.logprobs is not None else None,
+                    logprobs=[self._logprob(script, each) for each in token_ids]
+                    if sampling.logprobs is not None
+                    else None,
                     prompt_logprobs=self._prompt_logprobs(request) if done == 0 and choice == 0 else None,
                 )
             )

@@ -122,6 +122,20 @@ def test_a_stop_string_over_several_tokens(
     assert row.completion_tokens == 4
 
 
+@pytest.mark.parametrize("per_step", [2, 7])
+def test_tokens_after_a_stop_string_are_not_billed(
+    gateway: Served, tenant: TenantOfTest, engine: ScriptedEngine, per_step: int
+) -> None:
+    """API-01, BILL-10: also where the engine made several at once, so that they had come before it could be told."""
+    engine.scripts = [Script(pieces=(b"DEF", b"G", b"END", b"K", b"K", b"K", b"K"), per_step=per_step)]
+    body = {**ASK, "stop": ["END"], "logprobs": True}
+    answer = gateway.post(tenant.key, "chat/completions", body).json()
+    assert answer["choices"][0]["message"]["content"] == "DEFG"
+    assert len(answer["choices"][0]["logprobs"]["content"]) == 3
+    assert answer["usage"]["completion_tokens"] == 3
+    assert tenant.wait_for_usage()[0].completion_tokens == 3
+
+
 def test_the_engine_is_told_to_end_at_a_stop_string(
     gateway: Served, tenant: TenantOfTest, engine: ScriptedEngine
 ) -> None:
