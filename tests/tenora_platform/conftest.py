@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
-import subprocess
-import sys
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -25,7 +23,7 @@ from tenora_platform.control.bootstrap import bootstrap
 from tenora_platform.control.resources import Resources
 from tenora_platform.control.sessions.passwords import hash_password
 from tenora_platform.db.models import Adapter, Base, Role, Tenant, UsageEventRow, User, UserSession
-from tenora_platform.db.session import PLATFORM, session_factory
+from tenora_platform.db.session import PLATFORM
 from tenora_platform.settings import Settings
 
 PASSWORD = "correct horse battery staple"
@@ -67,44 +65,50 @@ def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def control_database(postgres_server: object, tiny_base: Path) -> Iterator[str]:
-    """A bootstrapped database for all tests of the control plane; `control_settings` empties it for each."""
+def shared_control(
+    postgres_server: object, valkey_server: object, tiny_base: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Control]:
+    """A bootstrapped control plane for all tests; `control` empties what it keeps for each."""
     name = "control"
     postgres_server.create_database(name)  # type: ignore[attr-defined]
     url: str = postgres_server.url_of(name)  # type: ignore[attr-defined]
     with create_engine(url, poolclass=NullPool).begin() as connection:
         connection.execute(text(f"ALTER DATABASE {name} SET synchronous_commit = off"))
-    bootstrap(Settings(database_url=url, model=tiny_base, model_name=BASE, admin_password=PASSWORD))
-    yield url
-    postgres_server.drop_database(name)  # type: ignore[attr-defined]
-
-
-@pytest.fixture
-def control_settings(control_database: str, redis_url: str, tiny_base: Path, tmp_path: Path) -> Settings:
-    engine = create_engine(control_database, poolclass=NullPool)
-    with session_factory(engine)(scope=PLATFORM) as session, session.begin():
-        session.execute(update(Adapter).values(active_version_id=None))  # adapters and versions point at each other
-        for table in reversed(Base.metadata.sorted_tables):
-            if table.name != "base_models":
-                session.execute(table.delete())
-        session.add(User(username="admin", password_hash=_HASH, role=Role.PLATFORM_ADMIN))
-    return Settings(
-        home=tmp_path,
-        database_url=control_database,
-        redis_url=redis_url,
-        blob_url=f"file://{tmp_path}/blobs",
+    home = tmp_path_factory.mktemp("control")
+    settings = Settings(
+        home=home,
+        database_url=url,
+        redis_url=valkey_server.url,  # type: ignore[attr-defined]
+        blob_url=f"file://{home}/blobs",
         model=tiny_base,
         model_name=BASE,
         admin_password=PASSWORD,
         secret="0" * 32,
     )
+    bootstrap(settings)
+    built = build_control(settings)
+    yield built
+    built.resources.close()
+    postgres_server.drop_database(name)  # type: ignore[attr-defined]
 
 
 @pytest.fixture
-def control(control_settings: Settings) -> Iterator[Control]:
-    built = build_control(control_settings)
-    yield built
-    built.resources.close()
+def control(shared_control: Control, redis_url: str) -> Control:
+    """With the administrator and the base model, and nothing else."""
+    with shared_control.resources.sessions(scope=PLATFORM) as session, session.begin():
+        session.execute(update(Adapter).values(active_version_id=None))  # adapters and versions point at each other
+        for table in reversed(Base.metadata.sorted_tables):
+            if table.name != "base_models":
+                session.execute(table.delete())
+        session.add(User(username="admin", password_hash=_HASH, role=Role.PLATFORM_ADMIN))
+    shutil.rmtree(shared_control.resources.settings.home / "blobs", ignore_errors=True)
+    assert redis_url == shared_control.resources.settings.redis_url
+    return shared_control
+
+
+@pytest.fixture
+def control_settings(control: Control) -> Settings:
+    return control.resources.settings
 
 
 @pytest.fixture
@@ -112,11 +116,16 @@ def resources(control: Control) -> Resources:
     return control.resources
 
 
-@pytest.fixture
-def app(control: Control) -> FastAPI:
+@pytest.fixture(scope="session")
+def shared_app(shared_control: Control) -> FastAPI:
     served = FastAPI()
-    served.include_router(control.router)
+    served.include_router(shared_control.router)
     return served
+
+
+@pytest.fixture
+def app(control: Control, shared_app: FastAPI) -> FastAPI:
+    return shared_app
 
 
 Caller = Callable[[str], TestClient]
@@ -195,24 +204,3 @@ def add_event(resources: Resources) -> Callable[..., None]:
             session.add(UsageEventRow(tenant_id=tenant_id, finished_at=finished_at, **(values | given)))
 
     return add
-
-
-@pytest.fixture
-def start_worker(control_settings: Settings, tmp_path: Path) -> Iterator[Callable[[], None]]:
-    """Start a real worker process with its beat; it is stopped when the test ends."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start() -> None:
-        environment = os.environ | {
-            "TENORA_DATABASE_URL": control_settings.database_url,
-            "TENORA_REDIS_URL": control_settings.redis_url,
-            "TENORA_BLOB_URL": control_settings.blob_url,
-        }
-        command = [sys.executable, "-m", "celery", "-A", "tenora_platform.worker.app", "worker", "--beat"]
-        command += ["--concurrency", "1", "--schedule", str(tmp_path / "beat"), "--loglevel", "WARNING"]
-        started.append(subprocess.Popen(command, env=environment, cwd=tmp_path))
-
-    yield start
-    for process in started:
-        process.terminate()
-        process.wait(30)

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy.exc import OperationalError
 
-from tenora_platform.control.app import create_app
+from tenora_platform.control.app import Control, create_app
 from tenora_platform.control.resources import Resources
 from tenora_platform.control.routes import MAX_BODY_BYTES
 from tenora_platform.control.tenants import service as tenants
@@ -146,12 +146,16 @@ def test_alone_as_a_process(control_settings: Settings) -> None:
         assert (answer.status_code, answer.json()) == (503, {"database": "ok", "redis": "away"})
 
 
-def test_beside_other_routes(app: FastAPI, admin: TestClient) -> None:
+def test_beside_other_routes(control: Control) -> None:
     """The web process serves more than this API: its failures stay its own."""
+    app = FastAPI()
+    app.include_router(control.router)
 
     @app.get("/elsewhere")
     def elsewhere() -> str:
         return "here"
 
-    assert admin.get("/elsewhere").json() == "here"
-    assert admin.get("/nope").json() == {"detail": "Not Found"}
+    client = TestClient(app)
+    assert client.get("/elsewhere").json() == "here"
+    assert client.get("/nope").json() == {"detail": "Not Found"}
+    assert client.get("/api/v1/nope").json()["error"]["code"] == "not_found"

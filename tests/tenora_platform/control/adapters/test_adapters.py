@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import tempfile
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import adapter_files as files
 import pytest
 from fastapi import Request
 from fastapi.testclient import TestClient
@@ -26,19 +23,6 @@ from tenora_platform.control.resources import Resources
 from tenora_platform.control.transaction import transaction
 from tenora_platform.db.models import Adapter, AdapterVersion, AuditEntry, BaseModelRow
 from tenora_platform.db.session import PLATFORM
-
-
-def _adapter_files() -> ModuleType:
-    path = Path(__file__).with_name("adapter_files.py")
-    spec = importlib.util.spec_from_file_location("adapter_files", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-files = _adapter_files()
 
 
 @pytest.fixture
@@ -245,9 +229,7 @@ def test_a_name_is_needed(admin: TestClient, tenant: uuid.UUID) -> None:
     assert upload(admin, tenant, base_model="other").json()["error"]["param"] == "base_model"
 
 
-def test_which_base_when_there_are_several(
-    admin: TestClient, resources: Resources, tenant: uuid.UUID, control_database: str
-) -> None:
+def test_which_base_when_there_are_several(admin: TestClient, resources: Resources, tenant: uuid.UUID) -> None:
     with resources.sessions(scope=PLATFORM) as session, session.begin():
         tiny = session.scalars(select(BaseModelRow)).one()
         other = BaseModelRow(name="org/Other:1", fingerprint="f", folder="/", context_length=1, spec=tiny.spec)
@@ -266,10 +248,10 @@ def test_which_base_when_there_are_several(
 
 
 def test_too_large_is_refused_while_it_comes(
-    admin: TestClient, resources: Resources, tenant: uuid.UUID, staging: Path
+    admin: TestClient, resources: Resources, tenant: uuid.UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """UPL-04"""
-    object.__setattr__(resources, "settings", resources.settings.model_copy(update={"max_upload_bytes": 1000}))
+    monkeypatch.setattr(resources.settings, "max_upload_bytes", 1000)
 
     body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.zip"\r\n\r\n' + b"\0" * 2000
     headers = {"content-type": "multipart/form-data; boundary=x"}
@@ -396,18 +378,3 @@ def test_the_sweeper_finds_lost_checks(admin: TestClient, resources: Resources, 
     with resources.sessions(scope=PLATFORM) as session:
         row = session.scalars(select(AdapterVersion)).one()
         assert (row.status, row.report["problems"][0]["code"]) == ("rejected", "check_did_not_end")
-
-
-def test_a_real_worker_checks_it(
-    admin: TestClient, resources: Resources, tenant: uuid.UUID, start_worker: Callable[[], None]
-) -> None:
-    """Design, flow 2, the whole way: HTTP, queue, worker process, news."""
-    with resources.redis.pubsub(ignore_subscribe_messages=True) as heard:
-        heard.subscribe(CHANNEL)
-        start_worker()
-        adapter = upload(admin, tenant).json()["adapter"]
-        deadline = time.monotonic() + 60
-        while (message := heard.get_message(timeout=1)) is None:
-            assert time.monotonic() < deadline, "the worker did not check the adapter"
-    assert json.loads(message["data"])["kind"] == "adapter"
-    assert admin.get(url(tenant, adapter["id"])).json()["active_version"]["status"] == "ready"

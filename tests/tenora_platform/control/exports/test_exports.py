@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any, BinaryIO
 
 import pytest
@@ -26,7 +24,6 @@ from tenora_platform.control.resources import Resources
 from tenora_platform.control.transaction import Transaction, transaction
 from tenora_platform.db.models import AuditEntry, Export, UsageEventRow
 from tenora_platform.db.session import PLATFORM
-from tenora_platform.settings import Settings
 
 JULY = datetime(2025, 7, 10, 12, tzinfo=UTC)
 BASE = "tiny"
@@ -331,19 +328,3 @@ def test_the_zone_is_fixed_with_the_first_export(admin: TestClient, tenant: uuid
     ask(admin, tenant)
     answer = admin.patch(f"/api/v1/tenants/{tenant}", json={"timezone": "Asia/Tokyo"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (409, "timezone")
-
-
-def test_a_real_worker_makes_it(
-    admin: TestClient, control_settings: Settings, tenant: uuid.UUID, add_event: Any, start_worker: Callable[[], None]
-) -> None:
-    """BILL-03, and the whole way: HTTP, queue, worker process, blob, HTTP."""
-    add_event(tenant, JULY)
-    start_worker()
-    export = ask(admin, tenant)
-    deadline = time.monotonic() + 60
-    while (made := admin.get(f"/api/v1/tenants/{tenant}/exports/{export['id']}").json())["status"] == "pending":
-        assert time.monotonic() < deadline, "the worker did not make the export"
-    assert made["status"] == "ready"
-    assert sum(Decimal(row["requests"]) for row in rows(admin, tenant, made)) == 1
-    manifest = admin.get(f"/api/v1/tenants/{tenant}/exports/{export['id']}/manifest")
-    assert json.loads(manifest.content)["rows"] == 1
