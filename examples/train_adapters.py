@@ -1,6 +1,6 @@
 """Train the demo adapters with PEFT on the CPU: LoRA on the prepared SmolLM2, loss on the answers only.
 
-    python examples/train_adapters.py                 # both adapters, a few minutes on two cores
+    python examples/train_adapters.py                 # both adapters, some ten minutes of one core's time each
     python examples/train_adapters.py pirate          # one of them
     python examples/train_adapters.py --show-only     # no training: print base and adapter answers
 
@@ -100,7 +100,7 @@ def padded(rows: list[list[int]], filler: int) -> torch.Tensor:
 
 
 def answer_loss(model: PeftModel, batch: list[tuple[list[int], list[int]]]) -> torch.Tensor:
-    """Mean cross entropy over the answers' tokens. The vocabulary's product, a fifth of the work, is made for them only."""
+    """Mean cross entropy over the answers' tokens. Only they are multiplied with the vocabulary, a fifth of the work."""
     ids, labels = zip(*batch, strict=True)
     mask = padded([[1] * len(row) for row in ids], 0)
     llama = model.get_base_model()

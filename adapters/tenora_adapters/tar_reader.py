@@ -26,7 +26,7 @@ _OCTAL: Final = re.compile(rb" *([0-7]{1,11})[ \0]*")
 
 
 def tar_members(stream: Stream, limits: Limits) -> Iterator[Member]:
-    """Files and folders of the tar in `stream` (unpacked, capped). Raises PackageRejected or its child PackageTooLarge."""
+    """Files and folders of the tar in `stream` (unpacked, capped). Raises PackageRejected, PackageTooLarge."""
     count = 0
     while (block := _read_exactly(stream, _BLOCK)).strip(b"\0"):
         count += 1
