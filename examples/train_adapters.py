@@ -100,7 +100,7 @@ def padded(rows: list[list[int]], filler: int) -> torch.Tensor:
 
 
 def answer_loss(model: PeftModel, batch: list[tuple[list[int], list[int]]]) -> torch.Tensor:
-    """Mean cross entropy over the answers' tokens. Only they are multiplied with the vocabulary, a fifth of the work."""
+    """Mean cross entropy over the answers' tokens. Only they meet the vocabulary, a fifth of the work."""
     ids, labels = zip(*batch, strict=True)
     mask = padded([[1] * len(row) for row in ids], 0)
     llama = model.get_base_model()

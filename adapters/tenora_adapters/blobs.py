@@ -90,7 +90,7 @@ class FolderStore:
 
 @contextmanager
 def _temporary(folder: Path) -> Iterator[tuple[BinaryIO, str]]:
-    file = tempfile.NamedTemporaryFile(dir=folder, prefix=".put-", delete=False)
+    file = tempfile.NamedTemporaryFile(dir=folder, prefix=".put-", delete=False)  # noqa: SIM115  # closed below
     try:
         with file:
             yield file, file.name  # type: ignore[misc]  # the wrapper behaves as a BinaryIO

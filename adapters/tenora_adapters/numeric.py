@@ -35,8 +35,8 @@ class ModuleNumbers(msgspec.Struct, frozen=True):
 class AcceptanceReport(msgspec.Struct, frozen=True):
     """What an accepted adapter does, module by module, and what its owner should know."""
 
-    modules: tuple[ModuleNumbers, ...]
-    warnings: tuple[Warning, ...]  # the manifest's, and those of the numbers
+    modules: list[ModuleNumbers]
+    warnings: list[Warning]  # the manifest's, and those of the numbers
     accepted: bool = True
 
 
@@ -51,11 +51,11 @@ def check_numbers(store: BlobStore, manifest: Manifest, base: BaseModel) -> dict
             raise BlobError(f"the stored weights of {manifest.digest} do not have their digest")
         file.seek(0)
         data_start = read_header(file, manifest.weights_bytes).data_start
-        modules = tuple(_check_module(file, data_start, lora, tensors, base) for lora in manifest.modules)
+        modules = [_check_module(file, data_start, lora, tensors, base) for lora in manifest.modules]
     warnings = [warning for warning in manifest.warnings if warning.code != "no_effect"]
     if not any(module.delta_norm for module in modules):
         warnings.append(Warning("no_effect", "nothing is added to any module: it answers as the base model does"))
-    report: dict[str, Any] = msgspec.to_builtins(AcceptanceReport(modules, tuple(warnings)))
+    report: dict[str, Any] = msgspec.to_builtins(AcceptanceReport(modules, warnings))
     return report
 
 

@@ -26,7 +26,7 @@ def tensor(begin: Any, end: Any, shape: Any, dtype: Any = "F32") -> dict[str, An
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
-def read(data: bytes, limits: Limits = Limits()) -> Header:  # noqa: B008  # frozen
+def read(data: bytes, limits: Limits = Limits()) -> Header:
     return read_header(io.BytesIO(data), len(data), limits)
 
 

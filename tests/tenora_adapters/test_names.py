@@ -20,7 +20,15 @@ REFUSED = [
     "ab\n",
     "😀",
     "smollm2-135m:x",
-] + ["-x", "_x", ".x", "A", "a b", "é", "\N{FULLWIDTH LATIN SMALL LETTER A}", "a\u0661"]
+    "-x",
+    "_x",
+    ".x",
+    "A",
+    "a b",
+    "é",
+    "\N{FULLWIDTH LATIN SMALL LETTER A}",
+    "a\u0661",
+]
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -187,16 +187,13 @@ def test_adp_11_hostile_expressions_end_soon(fields: dict[str, Any]) -> None:
     module = "model.layers.{}.self_attn.q_proj_with_quite_a_long_name"
     base = BaseModel("0" * 64, {}, 8, 8, 64, {module.format(i): LinearShape(4, 4) for i in range(64)})
     fields = {"target_modules": r"model\.layers.*"} | fields if "layers_pattern" not in fields else fields
+    codes = {"pattern_too_long", "pattern_too_complex", "too_many_patterns", "unsupported_pattern", "no_modules"}
+    code = "accepted"
     try:
         resolve(base, **fields)
     except ConfigRejected as refused:
-        assert refused.code in {
-            "pattern_too_long",
-            "pattern_too_complex",
-            "too_many_patterns",
-            "unsupported_pattern",
-            "no_modules",
-        }  # noqa: PT017
+        code = refused.code
+    assert code == "accepted" or code in codes
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Config and weights together: exactly the tensors that the config implies, in their shapes, or a refusal that says so."""
+"""Config and weights together: exactly the tensors that the config implies, in their shapes, or a refusal."""
 
 from __future__ import annotations
 
