@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.responses import JSONResponse
 
 from tenora_platform.db.session import make_async_engine
+from tenora_platform.gateway.background import run_in_background
 from tenora_platform.gateway.catalog import Catalog
 from tenora_platform.gateway.directory import Directory
 from tenora_platform.gateway.engines import Engines
@@ -41,10 +42,11 @@ class Readiness:
     database: bool
     redis: bool
     engine: bool  # at least one answers
+    background: bool  # what ships usage, hears of changes and talks to engines is running
 
     @property
     def ready(self) -> bool:
-        return self.database and self.redis and self.engine
+        return self.database and self.redis and self.engine and self.background
 
 
 class Gateway:
@@ -82,8 +84,8 @@ class Gateway:
         await self._spool.start()
         await self.engines.start()
         self._tasks = [
-            asyncio.create_task(follow_changes(self._feed, self.directory)),
-            asyncio.create_task(self._shipper.run()),
+            run_in_background(follow_changes(self._feed, self.directory), "feed of changes"),
+            run_in_background(self._shipper.run(), "shipper of usage"),
         ]
 
     async def stop(self) -> None:
@@ -102,6 +104,7 @@ class Gateway:
             database=await self._database_answers(),
             redis=await self._redis_answers(),
             engine=bool(self.engines.statuses),
+            background=self.engines.alive and not any(task.done() for task in self._tasks),
         )
 
     async def _database_answers(self) -> bool:
@@ -158,7 +161,7 @@ def create_app(settings: Settings) -> FastAPI:
     @app.get("/readyz", include_in_schema=False)
     async def readyz() -> JSONResponse:
         readiness = await gateway.readiness()
-        parts = {"database": readiness.database, "redis": readiness.redis, "engine": readiness.engine}
-        return JSONResponse({"ready": readiness.ready, "parts": parts}, status_code=200 if readiness.ready else 503)
+        body = {"ready": readiness.ready, "parts": asdict(readiness)}
+        return JSONResponse(body, status_code=200 if readiness.ready else 503)
 
     return app

@@ -65,15 +65,21 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _Answer]) -> _
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            working.cancel()
-            await asyncio.wait({working})
+            await _cancel(working)
             raise ClientGone
         return working.result()
     finally:
         watching.cancel()
         if not working.done():  # this very task was cancelled: the server is stopping
-            working.cancel()
-            await asyncio.wait({working})
+            await _cancel(working)
+
+
+async def _cancel(working: asyncio.Task[Any]) -> None:
+    """Cancel, and wait until it has cleaned up. Whatever it ends with, nobody is there to be told."""
+    working.cancel()
+    await asyncio.wait({working})
+    if not working.cancelled():
+        working.exception()
 
 
 async def _gone(receive: Receive) -> None:

@@ -15,6 +15,7 @@ import zmq.asyncio
 
 from tenora_engine.wire import FailCode, Status, Submit, Usage
 from tenora_platform.gateway import routing
+from tenora_platform.gateway.background import run_in_background
 from tenora_platform.gateway.errors import Overloaded, Unavailable
 from tenora_platform.gateway.link import EngineLink
 from tenora_platform.gateway.runs import EngineFailed, EngineLost, Run
@@ -53,8 +54,13 @@ class Engines:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        self._tasks = [asyncio.create_task(link.run()) for link in self._links]
-        self._tasks.append(asyncio.create_task(self._publish()))
+        self._tasks = [run_in_background(link.run(), f"link to {link.url}") for link in self._links]
+        self._tasks.append(run_in_background(self._publish(), "publisher of engine status"))
+
+    @property
+    def alive(self) -> bool:
+        """Whether everything that must run, runs."""
+        return not any(task.done() for task in self._tasks)
 
     async def stop(self) -> None:
         for task in self._tasks:

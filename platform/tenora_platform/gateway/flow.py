@@ -114,6 +114,8 @@ class Generations:
                     break
                 if last is not None:
                     yield last
+            else:
+                raise GenerationFailed("The engine ended without an end to every choice.")
             run.abort()  # after a stop string the engine may still be at it
             charged = await tab.close(Outcome.COMPLETED, answer.num_billed(tab.usage.completion))
             if last is not None:

@@ -81,6 +81,10 @@ class EngineLink:
                     tasks.create_task(self._keep_alive())
             except* EngineSilent:
                 self._lose_all("the engine does not answer")
+            except* zmq.ZMQError as failures:
+                _log.error("%s: %s", self.url, failures.exceptions[0])
+                self._lose_all("the connection failed")
+                await asyncio.sleep(HEARTBEAT_S)
             finally:
                 self._send(Goodbye(self._gateway_id))
                 # Never linger on a dead engine: what still waits for it must not reach its successor.

@@ -209,5 +209,5 @@ def test_the_engines_status_is_published(gateway: Served, engine: ScriptedEngine
         assert 0 < client.ttl("tenora:engines:engine-0") <= 5
     assert httpx.get(f"{gateway.url}/readyz").json() == {
         "ready": True,
-        "parts": {"database": True, "redis": True, "engine": True},
+        "parts": {"database": True, "redis": True, "engine": True, "background": True},
     }

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import transformers
 
+from tenora_platform.gateway.chat import ChatEndpoint
+from tenora_platform.gateway.completions import CompletionEndpoint
+from tenora_platform.gateway.requests import ChatRequest, CompletionRequest, Message
 from tenora_platform.gateway.tokenizer import TemplateError, Tokenizer, TokenizerError, Tokenizers
 
 CONVERSATIONS: list[list[dict[str, Any]]] = [
@@ -47,6 +50,27 @@ async def test_conversations_become_the_tokens_that_transformers_makes(
     assert await tokenizer.encode(expected, add_special_tokens=False) == reference.encode(
         expected, add_special_tokens=False
     )
+
+
+async def test_no_token_is_put_before_what_has_one(folder: Path) -> None:
+    """API-06: a tokenizer that begins every text with BOS does so for plain text, and only there."""
+    definition = json.loads((folder / "tokenizer.json").read_text())
+    bos = {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}
+    definition["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [bos, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [bos, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [1], "tokens": ["<|im_start|>"]}},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(definition))
+    tokenizer = Tokenizer(folder)
+    asked = ChatRequest(model="m", messages=[Message(role="user", content="hi")])
+    ((first, second, *_),) = await ChatEndpoint().tokenize(asked, tokenizer)
+    assert (first, second) != (1, 1)
+    assert first == 1
+    (text,) = await CompletionEndpoint().tokenize(CompletionRequest(model="m", prompt="hi"), tokenizer)
+    (ids,) = await CompletionEndpoint().tokenize(CompletionRequest(model="m", prompt=text[1:]), tokenizer)
+    assert text == [1, *ids]
 
 
 async def test_long_texts_are_the_same_in_a_thread(model_folder: Path) -> None:
