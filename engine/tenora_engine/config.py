@@ -32,7 +32,7 @@ class EngineConfig:
     kv_blocks: int | None = None  # None: from the memory of the machine
     block_size: int = 16  # tokens
     max_sequences: int = 32  # running at once
-    max_batch_tokens: int = 256  # in one step; more makes prompts faster and the gaps of running streams longer
+    max_batch_tokens: int = 128  # in one step; more makes prompts faster and the gaps of running streams longer
     max_waiting: int = 256  # sequences in the queue; beyond it requests are refused as overloaded
     max_model_len: int | None = None  # None: the model's own context length
     adapter_slots: int = 32
@@ -67,7 +67,7 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str] = os.e
     option("kv_blocks", _positive, "blocks of the KV cache; default: by the machine's memory")
     option("block_size", _positive, "tokens per block", 16)
     option("max_sequences", _positive, "sequences running at once", 32)
-    option("max_batch_tokens", _positive, "tokens computed in one step", 256)
+    option("max_batch_tokens", _positive, "tokens computed in one step", 128)
     option("max_waiting", _positive, "length of the queue", 256)
     option("max_model_len", _positive, "longest prompt and completion; default: the model's own")
     option("adapter_slots", _positive, "adapters usable in one step", 32)

@@ -13,6 +13,7 @@ from engine_under_test import ROUTE, TINY_VOCAB, Answer, EngineUnderTest, World,
 
 from tenora_adapters.manifest import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE
 from tenora_engine import sampler
+from tenora_engine.config import Dtype
 from tenora_engine.wire import (
     AdapterUse,
     FailCode,
@@ -168,6 +169,46 @@ def test_draining_gives_back_what_has_not_started(make_engine: Make):
     for request_id in (queued, late):
         assert failed(answers[request_id]) is FailCode.SHUTTING_DOWN
         assert answers[request_id].failed.retryable
+
+
+# -- sampling next to others ------------------------------------------------------------------------------------------
+
+
+def test_choices_repeat_with_their_seed_whatever_runs_beside_them(make_engine: Make, world: World):
+    """API-07: four different choices, the same four in a crowd; billed together, the prompt once."""
+    options: dict[str, Any] = {"n": 4, "seed": 7, "temperature": 1.0, "max_tokens": 12}
+    alone = make_engine().ask(prompt(20), **options)
+    engine = make_engine(max_batch_tokens=40)
+    for seed in range(16):
+        engine.submit(prompt(9, seed), world.uses((None, *MANY)[seed % 5]), temperature=1.0, seed=seed)
+    crowded = engine.submit(prompt(20), **options)
+    answer = engine.finish()[crowded]
+    assert answer.tokens == alone.tokens
+    assert len({tuple(tokens) for tokens in answer.tokens.values()}) == 4
+    assert answer.usage == alone.usage == Usage(prompt=20, cached=0, completion=48)
+    assert set(answer.finish) == {0, 1, 2, 3}
+
+
+def test_a_bias_is_its_own_requests(engine: EngineUnderTest):
+    """API-10: +100 makes a token the only choice, -100 forbids one; the neighbour's answer is its solo one."""
+    solo = engine.ask(prompt(10)).text
+    only = engine.submit(prompt(11), logit_bias={5: 100.0}, temperature=1.0)
+    never = engine.submit(prompt(10), logit_bias={solo[0]: -100.0})
+    neighbour = engine.submit(prompt(10))
+    answers = engine.finish()
+    assert set(answers[only].text) == {5}
+    assert solo[0] not in answers[never].text
+    assert answers[neighbour].text == solo
+
+
+def test_bf16_runs(make_engine: Make, world: World):
+    """The other arithmetic, and a KV cache in it; its key says so."""
+    engine = make_engine(dtype=Dtype.BF16)
+    assert engine.core.capacity.kv_dtype == "bfloat16"
+    first, again = (engine.ask(prompt(40), world.uses("r8"), logprobs=1) for _ in range(2))
+    assert len(first.text) == 16
+    assert first.text == again.text
+    assert again.usage.cached == 32
 
 
 # -- abort and deadline -----------------------------------------------------------------------------------------------

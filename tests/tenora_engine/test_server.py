@@ -101,7 +101,7 @@ def test_a_gateway_that_leaves(process: EngineProcess, gateway: GatewayDouble, g
 
 
 def test_a_gateway_that_falls_silent(process: EngineProcess, gateway: GatewayDouble):
-    """Its socket stays open, its heartbeats stop: after the time-out its requests are ended, not finished for nobody."""
+    """Its socket stays open, its heartbeats stop: its requests are ended, not finished for nobody."""
     silent = abandon(process)
     assert gateway.quiet_status().kv_blocks_free == 64
     silent.take_backlog()
