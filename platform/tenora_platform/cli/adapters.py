@@ -88,7 +88,7 @@ def push_adapter(control: Any, path: Path, tenant_id: str, name: str) -> dict[st
             time.sleep(0.2)
             version = control.get(url)
     if version["status"] != "ready":
-        problems = [f"  - {item['code']}: {item['message']}" for item in version["report"].get("errors", [])]
+        problems = [f"  - {item['code']}: {item['message']}" for item in version["report"].get("problems", [])]
         raise CommandError("\n".join([f"{name} v{version['number']} was {version['status']}:", *problems]))
     return {**version, "model": adapter["model"]}
 

@@ -106,5 +106,5 @@ def _message(response: httpx.Response) -> str:
         return f"{response.request.method} {response.request.url.path} answered {response.status_code}"
     where = f" ({error['param']})" if error.get("param") else ""
     report = error.get("report") or {}
-    lines = [f"  - {item['code']}: {item['message']}" for item in report.get("errors", [])]
+    lines = [f"  - {item['code']}: {item['message']}" for item in report.get("problems", [])]
     return "\n".join([f"{message}{where}", *lines])

@@ -55,8 +55,8 @@ def register(app: typer.Typer) -> None:
             out.print(f"\n[bold]Two tenants ask at once:[/] {QUESTION}")
             answers = _chat(lambda on_text: chat_at_once(state.urls["api"], config.model_name, access, on_text))
             for answer in answers:
-                out.print(f"\n[bold]{answer.tenant}[/] asks [cyan]{answer.model}[/]", highlight=False)
-                out.print(answer.text, markup=False, highlight=False)
+                out.print(f"\n[bold]{answer.tenant}[/] asks [cyan]{answer.model}[/]", highlight=False, soft_wrap=True)
+                out.print(answer.text, markup=False, highlight=False, soft_wrap=True)
             _check_that_adapters_differ(answers)
 
             _wait_until_booked(control, access, before, answers)
@@ -67,7 +67,7 @@ def register(app: typer.Typer) -> None:
                 month = control.get(f"/tenants/{tenant.id}/usage", bucket="day")["items"][-1]["bucket_start"][:7]
                 path = folder / f"{tenant.name}-{month}.csv"
                 made = make_export(control, tenant.id, month, path)
-                out.print(f"Billing export of {tenant.name}: {path}", highlight=False)
+                out.print(f"Billing export of {tenant.name}: {path}", highlight=False, soft_wrap=True)
                 out.print(
                     f"  {made['rows']} rows, revision {made['revision']}, sha256 {made['sha256']}", highlight=False
                 )
@@ -84,8 +84,14 @@ def register(app: typer.Typer) -> None:
         )
         write_private(home.demo_file, msgspec.json.format(msgspec.json.encode(document)))
         out.print("\n[bold green]The platform is up and stays up.[/] Stop it with: make down (or tenora down)")
-        out.print(f"  web UI   {state.urls['web']}  user {config.admin_user}  password {password}", highlight=False)
-        out.print(f"  API      {state.urls['api']}  keys and model names in {home.demo_file}", highlight=False)
+        out.print(
+            f"  web UI   {state.urls['web']}  user {config.admin_user}  password {password}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        out.print(
+            f"  API      {state.urls['api']}  keys and model names in {home.demo_file}", highlight=False, soft_wrap=True
+        )
 
 
 def _chat(run: Any) -> list[Answer]:
@@ -131,9 +137,9 @@ def _wait_until_booked(control: Any, access: list[TenantAccess], before: dict[st
 def _usage_table(control: Any, access: list[TenantAccess]) -> Any:
     counts = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
     rows = [
-        (tenant.name, row["base_model"], row["adapter"] or "(base)", *(row[count] for count in counts))
+        (tenant.name, ":".join(filter(None, [row["base_model"], row["adapter"]])), *(row[count] for count in counts))
         for tenant in access
         for row in control.get(f"/tenants/{tenant.id}/usage", bucket="day")["items"]
     ]
-    columns = ["tenant", "base", "adapter", "requests", "prompt", "of it cached", "completion"]
+    columns = ["tenant", "model", "requests", "prompt", "cached", "completion"]
     return table(columns, rows, title="\nUsage, as booked (tokens)")

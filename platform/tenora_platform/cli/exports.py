@@ -34,7 +34,11 @@ def register(app: typer.Typer) -> None:
         if as_json:
             print_json(made)
             return
-        out.print(f"{path}: {made['rows']} rows, revision {made['revision']}, sha256 {made['sha256']}", highlight=False)
+        out.print(
+            f"{path}: {made['rows']} rows, revision {made['revision']}, sha256 {made['sha256']}",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def make_export(control: Any, tenant_id: str, month: str, path: Path) -> dict[str, Any]:

@@ -32,7 +32,9 @@ def register(app: typer.Typer) -> None:
         home = open_home(config)
         state = read_state(home)
         if state is not None and is_running(home):
-            out.print(f"Tenora is up already: {state.urls['web']}  (data: {home.root})", highlight=False)
+            out.print(
+                f"Tenora is up already: {state.urls['web']}  (data: {home.root})", highlight=False, soft_wrap=True
+            )
             return
         try:
             if detach:
@@ -44,7 +46,7 @@ def register(app: typer.Typer) -> None:
                 for part in state.parts:
                     if seen.get(part.name) != part.state:
                         seen[part.name] = part.state
-                        out.print(f"{part.name:10} {part.state}", highlight=False)
+                        out.print(f"{part.name:10} {part.state}", highlight=False, soft_wrap=True)
                 if state.up and "up" not in seen:
                     seen["up"] = "yes"
                     print_urls(state)
@@ -69,7 +71,7 @@ def register(app: typer.Typer) -> None:
                 stopped = stop(home)
         except StackError as error:
             raise CommandError(str(error)) from error
-        out.print("Tenora is down." if stopped else f"Nothing runs from {home.root}.", highlight=False)
+        out.print("Tenora is down." if stopped else f"Nothing runs from {home.root}.", highlight=False, soft_wrap=True)
 
     @app.command("status")
     def status(as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
@@ -98,7 +100,9 @@ def register(app: typer.Typer) -> None:
             out.print(table(["part", "state", "pid", "restarts"], rows))
             print_urls(state)
         else:
-            out.print(f"Nothing runs from {home.root}. Start it with: tenora up --detach", highlight=False)
+            out.print(
+                f"Nothing runs from {home.root}. Start it with: tenora up --detach", highlight=False, soft_wrap=True
+            )
         if not alive:
             raise typer.Exit(3)
 
@@ -110,9 +114,9 @@ def register(app: typer.Typer) -> None:
         results = run_checks()
         for check in results:
             mark = "[green]ok[/]     " if check.ok else "[red]missing[/]" if check.needed else "[yellow]absent[/] "
-            out.print(f"{mark} {check.name}: {check.detail}", highlight=False)
+            out.print(f"{mark} {check.name}: {check.detail}", highlight=False, soft_wrap=True)
             if not check.ok:
-                out.print(f"         {check.remedy}", highlight=False)
+                out.print(f"         {check.remedy}", highlight=False, soft_wrap=True)
         if any(check.needed and not check.ok for check in results):
             raise typer.Exit(1)
 
@@ -143,7 +147,11 @@ def print_urls(state: StackState) -> None:
     config = settings()
     home = open_home(config)
     out.print(f"Tenora {state.version} is up.", style="bold green")
-    out.print(f"  API      {state.urls['api']}", highlight=False)
-    out.print(f"  web UI   {state.urls['web']}", highlight=False)
-    out.print(f"  sign in  {config.admin_user}, password in {home.secrets_file} (admin_password)", highlight=False)
-    out.print(f"  logs     {home.logs}", highlight=False)
+    out.print(f"  API      {state.urls['api']}", highlight=False, soft_wrap=True)
+    out.print(f"  web UI   {state.urls['web']}", highlight=False, soft_wrap=True)
+    out.print(
+        f"  sign in  {config.admin_user}, password in {home.secrets_file} (admin_password)",
+        highlight=False,
+        soft_wrap=True,
+    )
+    out.print(f"  logs     {home.logs}", highlight=False, soft_wrap=True)

@@ -60,6 +60,7 @@ def register(app: typer.Typer) -> None:
 def _serve(application: str) -> None:
     import uvicorn
 
+    from tenora_platform.gateway.server import uvicorn_options
     from tenora_platform.settings import settings
 
     config = settings()
@@ -68,9 +69,6 @@ def _serve(application: str) -> None:
         factory=True,
         host=config.host,
         port=config.port,
-        access_log=False,  # it would write query strings; each application logs what it may
-        timeout_keep_alive=75,  # longer than a client's pool keeps a connection
-        timeout_graceful_shutdown=20,
-        h11_max_incomplete_event_size=64 * 1024,
-        server_header=False,
+        access_log=False,
+        **uvicorn_options(),
     )
