@@ -9,6 +9,7 @@ For each module, with A [rank, in] and B [out, rank]:
 from __future__ import annotations
 
 import hashlib
+import math
 import zlib
 from typing import Any, BinaryIO
 
@@ -76,16 +77,17 @@ def _check_module(
     x = np.random.default_rng(zlib.crc32(lora.module.encode())).standard_normal(linear.in_features, dtype=np.float32)
     with np.errstate(over="ignore", invalid="ignore"):  # looked for below
         y = np.float32(lora.scaling) * (b @ (a @ x))
-        squared = np.sum((b.T @ b) * (a @ a.T), dtype=np.float64)
-    if y.shape != (linear.out_features,) or not np.isfinite(y).all() or not np.isfinite(squared):
+    if y.shape != (linear.out_features,) or not np.isfinite(y).all():
         raise NumbersRejected(
             f"{lora.module}: the forward pass on ordinary input overflows", param=lora.lora_b, code="overflow"
         )
+    a64, b64 = a.astype(np.float64), b.astype(np.float64)  # squares of fp32 values may not fit in fp32
+    squared = float(np.sum((b64.T @ b64) * (a64 @ a64.T)))
     return ModuleNumbers(
         module=lora.module,
         rank=lora.rank,
         scaling=lora.scaling,
-        delta_norm=float(abs(lora.scaling) * np.sqrt(max(float(squared), 0.0))),
+        delta_norm=abs(lora.scaling) * math.sqrt(max(squared, 0.0)),
     )
 
 

@@ -137,6 +137,11 @@ def test_half_an_adapter(desk: Desk, missing: str) -> None:
     assert (refused.code, refused.param) == ("missing_file", missing)
 
 
+def test_config_and_weights_of_different_folders(desk: Desk) -> None:
+    refused = desk.refuse(zipped({"a/adapter_config.json": CONFIG, "b/adapter_model.safetensors": WEIGHTS}))
+    assert "different folders" in refused.message
+
+
 class Bomb:
     """Touches a file when unpickled."""
 
@@ -336,9 +341,10 @@ def test_upl_04_many_members(desk: Desk) -> None:
     plain = zipped(PAIR)
     with_locator = plain[:-22] + b"PK\x06\x07" + bytes(16) + plain[-22:]
     assert "zip64" in desk.refuse(with_locator).message
-    data = bytearray(zipped(many))
-    struct.pack_into("<HH", data, len(data) - 14, 1, 1)  # the end record says one member
-    assert isinstance(desk.refuse(bytes(data)), PackageRejected)
+    for count in (200, 5_000):
+        data = bytearray(zipped(dict(list(many.items())[:count])))
+        struct.pack_into("<HH", data, len(data) - 14, 1, 1)  # the end record says one member
+        assert isinstance(desk.refuse(bytes(data)), PackageTooLarge)
 
 
 def test_upl_04_too_large_as_it_arrives(desk: Desk) -> None:

@@ -196,6 +196,28 @@ def test_adp_11_hostile_expressions_end_soon(fields: dict[str, Any]) -> None:
     assert code == "accepted" or code in codes
 
 
+def test_adp_11_many_complex_expressions_are_too_many() -> None:
+    """Linear time is not enough: 250 of these over all modules of a large model would take a minute."""
+    with pytest.raises(ConfigRejected) as refused:
+        parse_config(
+            json.dumps(
+                {
+                    "peft_type": "LORA",
+                    "target_modules": "all-linear",
+                    "rank_pattern": {f"(.*[a-z_.].*){{30}}{i}": 4 for i in range(250)},
+                }
+            ).encode()
+        )
+    assert refused.value.code == "pattern_too_complex"
+
+
+def test_adp_11_a_pattern_for_every_module_is_not_too_many(base: BaseModel) -> None:
+    """What rank-searching trainers write: hundreds of full names."""
+    modules = [f"model.layers.{i}.self_attn.{side}_proj" for i in range(120) for side in "qkvo"]
+    found = resolve(base, rank_pattern=dict.fromkeys(reversed(modules), 3))
+    assert {target.rank for target in found.modules} == {3}
+
+
 @pytest.mark.parametrize(
     "text",
     [
