@@ -218,9 +218,11 @@ def test_bf16_runs(make_engine: Make, world: World):
 def test_abort_frees_everything_at_any_stage(make_engine: Make, world: World, steps: int):
     """API-19, in the engine: blocks and pins are back at once, the usage is what was produced."""
     engine = make_engine(max_batch_tokens=20, max_sequences=8)
+    engine.ask(prompt(2), world.uses("r8"))  # so that the adapter is there, and the steps below do something
     request_id = engine.submit(prompt(50), world.uses("r8"), n=2, temperature=1.0, seed=1)
     for _ in range(steps):
         engine.step()
+    assert (engine.core.residency.num_pins > 0) == (steps > 0)
     engine.core.abort(ROUTE, request_id)
     engine.core.abort(ROUTE, request_id)  # twice is once
     engine.step()

@@ -32,14 +32,12 @@ class ScriptedAdapters:
         digests = [use.digest for use in uses]
         if self.loading.intersection(digests):
             return Pin.LOADING
-        for digest in digests:
-            if digest not in self.slots:
-                free = [slot for slot in self.slots if not self.pins[slot]]
-                if not may_place or (len(self.slots) == self.num_slots and not free):
-                    return Pin.NO_SLOT
-                if len(self.slots) == self.num_slots:
-                    self.slots.remove(free[0])
-                self.slots.append(digest)
+        missing = [digest for digest in digests if digest not in self.slots]
+        kept = [slot for slot in self.slots if self.pins[slot] or slot in digests]
+        if missing and (not may_place or len(kept) + len(missing) > self.num_slots):
+            return Pin.NO_SLOT
+        if missing:
+            self.slots = kept + missing
         self.pins.update(digests)
         return Pin.PINNED
 
@@ -49,16 +47,14 @@ class ScriptedAdapters:
             self.pins[use.digest] -= 1
 
 
-def make_request(
-    name: str, prompt: Many[int], *, max_tokens: int = 8, n: int = 1, adapter: str | None = None, salt: str = "salt"
-) -> Request:
+def make_request(name: str, prompt: Many[int], *, max_tokens: int = 8, n: int = 1, adapters: Many[str] = ()) -> Request:
     request = Request(
         key=RequestKey(b"gateway", name),
         tenant="tenant",
         prompt=list(prompt),
         sampling=Sampling(max_tokens=max_tokens, n=n, seed=0),
-        adapters=() if adapter is None else (AdapterUse(adapter),),
-        cache_root=f"{salt}/{adapter}".encode(),
+        adapters=tuple(map(AdapterUse, adapters)),
+        cache_root="/".join(adapters).encode(),
         stop_token_ids=frozenset(),
         max_new_tokens=max_tokens,
     )
@@ -134,25 +130,26 @@ def test_first_come_first_served_for_blocks():
 def test_a_request_that_waits_for_its_adapter_lets_others_pass():
     adapters = ScriptedAdapters(loading={"a"})
     scheduler = make_scheduler(adapters=adapters)
-    scheduler.add(make_request("waits", [1, 2], adapter="a"))
+    scheduler.add(make_request("waits", [1, 2], adapters=("a",)))
     scheduler.add(make_request("passes", [1, 2]))
     assert lengths(run(scheduler)) == {"passes": 2}
     adapters.loading.clear()
     assert lengths(run(scheduler)) == {"passes": 1, "waits": 2}
 
 
-def test_the_next_free_slot_goes_to_who_waited_first():
-    scheduler = make_scheduler(adapters=ScriptedAdapters(num_slots=1))
-    scheduler.add(make_request("a1", [1], adapter="a", max_tokens=3))
+def test_free_slots_go_to_who_waited_first():
+    """One that needs two slots is not passed for ever by those that need one; who needs no new slot may pass."""
+    scheduler = make_scheduler(adapters=ScriptedAdapters(num_slots=2))
+    scheduler.add(make_request("a1", [1], adapters=("a",), max_tokens=3))
     run(scheduler)
-    scheduler.add(make_request("b", [1], adapter="b", max_tokens=2))
-    scheduler.add(make_request("a2", [1], adapter="a", max_tokens=1))  # needs no new slot: passes
-    scheduler.add(make_request("c", [1], adapter="c", max_tokens=1))
+    scheduler.add(make_request("two", [1], adapters=("b", "c"), max_tokens=2))
+    scheduler.add(make_request("a2", [1], adapters=("a",), max_tokens=1))
+    scheduler.add(make_request("d", [1], adapters=("d",), max_tokens=1))
     assert lengths(run(scheduler)) == {"a1": 1, "a2": 1}
-    order = []
+    order: list[str] = []
     while scheduler.has_sequences:
         order += [name for name in lengths(run(scheduler)) if name not in order]
-    assert order == ["a1", "b", "c"]
+    assert order == ["a1", "two", "d"]
 
 
 def test_the_youngest_is_preempted_and_comes_back_first():
@@ -208,13 +205,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         same_prefix=st.booleans(),
         max_tokens=st.integers(1, 12),
         n=st.integers(1, 3),
-        adapter=st.sampled_from([None, "a", "b", "c"]),
+        adapters=st.sampled_from([(), ("a",), ("b",), ("c",), ("a", "b")]),
     )
-    def arrive(self, length: int, same_prefix: bool, max_tokens: int, n: int, adapter: str | None) -> None:
+    def arrive(self, length: int, same_prefix: bool, max_tokens: int, n: int, adapters: tuple[str, ...]) -> None:
         self.count += 1
         first = 0 if same_prefix else self.count * 100
         request = make_request(
-            f"r{self.count}", range(first, first + length), max_tokens=max_tokens, n=n, adapter=adapter
+            f"r{self.count}", range(first, first + length), max_tokens=max_tokens, n=n, adapters=adapters
         )
         self.requests.append(request)
         self.scheduler.add(request)
