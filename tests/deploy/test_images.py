@@ -112,9 +112,7 @@ class Site:
 
 
 @pytest.fixture
-def site(
-    repository: Path, images: dict[str, Image], tmp_path: Path, postgres_url: str, redis_url: str
-) -> Site:
+def site(repository: Path, images: dict[str, Image], tmp_path: Path, postgres_url: str, redis_url: str) -> Site:
     site = Site(repository, images, tmp_path, {"TENORA_DATABASE_URL": postgres_url, "TENORA_REDIS_URL": redis_url})
     (tmp_path / "models").mkdir()
     return site
