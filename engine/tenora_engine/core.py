@@ -115,7 +115,7 @@ class EngineCore:
     # -- the step -------------------------------------------------------------------------------------------------
 
     def step(self) -> dict[bytes, News]:
-        """One engine step; the news by gateway since the last one. `idle` says whether it had anything to do."""
+        """One engine step: schedule, run, update. The news since the last one, by gateway."""
         self._collect_adapters()
         self._abort_overdue()
         plan = self.scheduler.schedule()

@@ -42,7 +42,7 @@ class ChunkResult:
 
     chunk: Chunk
     sampled: Sampled | None = None
-    prompt_logprobs: Sequence[TokenLogprob] = ()  # of the prompt's tokens first_logprob, first_logprob + 1, ...
+    prompt_logprobs: Sequence[TokenLogprob] = ()  # to be added to those of the request
     failure: Failure | None = None
 
 
