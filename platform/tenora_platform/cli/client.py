@@ -15,8 +15,6 @@ import httpx
 
 from tenora_platform.cli.terminal import CommandError
 from tenora_platform.settings import settings
-from tenora_platform.stack.launch import open_home
-from tenora_platform.stack.state import is_running, read_state
 
 _HEADERS: Final = {"X-Tenora-Request": "1"}
 
@@ -89,6 +87,10 @@ def connect() -> ControlClient:
         if not password:
             raise CommandError("TENORA_URL is set; set TENORA_USER and TENORA_PASSWORD too")
         return ControlClient(url.rstrip("/"), os.environ.get("TENORA_USER", config.admin_user), password)
+    # Only a node that can run the embedded platform has what these import.
+    from tenora_platform.stack.launch import open_home
+    from tenora_platform.stack.state import is_running, read_state
+
     home = open_home(config)
     state = read_state(home)
     if state is None or not is_running(home):

@@ -4,11 +4,16 @@ listed and only those that need more say what is missing."""
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import typer
+from rich.markup import escape
 
 from tenora_platform.cli import adapters, demo, exports, keys, lifecycle, parts, tenants
 from tenora_platform.cli.terminal import CommandError, errors
+
+# The extra that brings what a command may find missing; all the rest comes with "platform".
+_EXTRAS: Final = {"gguf": "model", "openai": "embedded", "psutil": "embedded"}
 
 app = typer.Typer(
     name="tenora",
@@ -34,9 +39,11 @@ def run() -> None:
         errors.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
         sys.exit(1)
     except ModuleNotFoundError as error:
-        extra = {"torch": "engine", "zmq": "engine"}.get(error.name or "", "platform")
+        wanted = escape(f"tenora[{_EXTRAS.get(error.name or '', 'platform')}]")
         errors.print(
-            f"[bold red]error:[/] {error.name} is not installed: pip install 'tenora[{extra}]'", highlight=False
+            f"[bold red]error:[/] {error.name} is not installed: pip install '{wanted}'",
+            highlight=False,
+            soft_wrap=True,
         )
         sys.exit(1)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from typing import Annotated
 
 import typer
+
+from tenora_platform.cli.terminal import CommandError
 
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -15,6 +18,8 @@ def register(app: typer.Typer) -> None:
     @app.command("engine", context_settings={**_PASS_ON, "help_option_names": []})
     def engine(context: typer.Context) -> None:
         """Serve one base model and its adapters over ZeroMQ. `tenora engine --help` lists the options."""
+        if importlib.util.find_spec("torch") is None:
+            raise CommandError("the engine needs torch: pip install 'tenora[engine]'")
         os.execv(sys.executable, [sys.executable, "-m", "tenora_engine", "serve", *context.args])  # noqa: S606
 
     @app.command("gateway")
