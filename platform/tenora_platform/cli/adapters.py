@@ -7,17 +7,19 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
 
 from tenora_adapters.manifest import CONFIG_FILE, WEIGHTS_FILE
-from tenora_platform.cli.terminal import CommandError, errors, out, print_json, short_time, table
+from tenora_platform.cli.options import AsJson, Tenant
+from tenora_platform.cli.terminal import CommandError, errors, out, print_json, say, short_time, table
+
+if TYPE_CHECKING:
+    from tenora_platform.cli.client import ControlClient
 
 app = typer.Typer(help="Adapters of a tenant.", no_args_is_help=True)
-Tenant = Annotated[str, typer.Option("--tenant", "-t", help="Name or id of the tenant.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 _VALIDATION_TIMEOUT_S = 300.0
 
@@ -38,8 +40,8 @@ def push(
         print_json(version)
         return
     for warning in version["report"].get("warnings", []):
-        out.print(f"[yellow]warning[/] {warning['code']}: {warning['message']}", highlight=False)
-    out.print(f"Version {version['number']} is ready. Ask for model [bold]{version['model']}[/].")
+        say(f"[yellow]warning[/] {warning['code']}: {warning['message']}")
+    say(f"Version {version['number']} is ready. Ask for model [bold]{version['model']}[/].")
 
 
 @app.command("list")
@@ -63,7 +65,7 @@ def list_adapters(tenant: Tenant, as_json: AsJson = False) -> None:
     out.print(table(["model", "active version", "made"], rows))
 
 
-def push_adapter(control: Any, path: Path, tenant_id: str, name: str) -> dict[str, Any]:
+def push_adapter(control: ControlClient, path: Path, tenant_id: str, name: str) -> dict[str, Any]:
     """Upload `path` with a progress bar and wait until it is validated: the version, with `model` added.
 
     Raises CommandError with the report when it is refused or rejected.

@@ -61,12 +61,15 @@ class ControlClient:
             if cursor is None:
                 return
 
-    def tenant_id(self, name_or_id: str) -> str:
-        """The id of the tenant with this name, or this id. Raises CommandError."""
+    def tenant(self, name_or_id: str) -> dict[str, Any]:
+        """The tenant with this name, or this id. Raises CommandError."""
         for tenant in self.items("/tenants"):
             if name_or_id in (tenant["name"], tenant["id"]):
-                return str(tenant["id"])
+                return tenant
         raise CommandError(f"there is no tenant {name_or_id!r}; see: tenora tenant list")
+
+    def tenant_id(self, name_or_id: str) -> str:
+        return str(self.tenant(name_or_id)["id"])
 
     def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tenora_platform.cli.terminal import CommandError, errors, out, table
+from tenora_platform.cli.terminal import CommandError, errors, out, say, table
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tenora_platform.cli.client import ControlClient
     from tenora_platform.demo import Answer, TenantAccess
 
 _BOOKED_WITHIN_S = 30.0
+OnText = Callable[[str, str], None]  # (model, tenant), at each piece of text
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +32,7 @@ def register(app: typer.Typer) -> None:
         import msgspec
 
         from tenora_platform.cli.client import connect
-        from tenora_platform.cli.exports import make_export
+        from tenora_platform.cli.exports import make_export, summary
         from tenora_platform.cli.lifecycle import show_start
         from tenora_platform.demo import QUESTION, TENANTS, DemoFile, chat_at_once, set_up_tenant
         from tenora_platform.settings import settings
@@ -52,11 +57,11 @@ def register(app: typer.Typer) -> None:
         with connect() as control:
             access = [set_up_tenant(control, tenant, adapters) for tenant in TENANTS]
             before = {tenant.id: _booked(control, tenant) for tenant in access}
-            out.print(f"\n[bold]Two tenants ask at once:[/] {QUESTION}")
+            say(f"\n[bold]Two tenants ask at once:[/] {QUESTION}")
             answers = _chat(lambda on_text: chat_at_once(state.urls["api"], config.model_name, access, on_text))
             for answer in answers:
-                out.print(f"\n[bold]{answer.tenant}[/] asks [cyan]{answer.model}[/]", highlight=False, soft_wrap=True)
-                out.print(answer.text, markup=False, highlight=False, soft_wrap=True)
+                say(f"\n[bold]{answer.tenant}[/] asks [cyan]{answer.model}[/]")
+                say(answer.text, markup=False)
             _check_that_adapters_differ(answers)
 
             _wait_until_booked(control, access, before, answers)
@@ -67,10 +72,8 @@ def register(app: typer.Typer) -> None:
                 month = control.get(f"/tenants/{tenant.id}/usage", bucket="day")["items"][-1]["bucket_start"][:7]
                 path = folder / f"{tenant.name}-{month}.csv"
                 made = make_export(control, tenant.id, month, path)
-                out.print(f"Billing export of {tenant.name}: {path}", highlight=False, soft_wrap=True)
-                out.print(
-                    f"  {made['rows']} rows, revision {made['revision']}, sha256 {made['sha256']}", highlight=False
-                )
+                say(f"Billing export of {tenant.name}: {path}")
+                say(f"  {summary(made)}")
 
         password = config.admin_password.get_secret_value() or home.secrets().admin_password
         document = DemoFile(
@@ -83,18 +86,12 @@ def register(app: typer.Typer) -> None:
             admin_password=password,
         )
         write_private(home.demo_file, msgspec.json.format(msgspec.json.encode(document)))
-        out.print("\n[bold green]The platform is up and stays up.[/] Stop it with: make down (or tenora down)")
-        out.print(
-            f"  web UI   {state.urls['web']}  user {config.admin_user}  password {password}",
-            highlight=False,
-            soft_wrap=True,
-        )
-        out.print(
-            f"  API      {state.urls['api']}  keys and model names in {home.demo_file}", highlight=False, soft_wrap=True
-        )
+        say("\n[bold green]The platform is up and stays up.[/] Stop it with: make down (or tenora down)")
+        say(f"  web UI   {state.urls['web']}  user {config.admin_user}  password {password}")
+        say(f"  API      {state.urls['api']}  keys and model names in {home.demo_file}")
 
 
-def _chat(run: Any) -> list[Answer]:
+def _chat(run: Callable[[OnText], list[Answer]]) -> list[Answer]:
     """Run the chats with a line of progress per tokens streamed."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     pieces: dict[tuple[str, str], int] = {}
@@ -105,8 +102,7 @@ def _chat(run: Any) -> list[Answer]:
             pieces[tenant, model] = pieces.get((tenant, model), 0) + 1
             bar.update(task, description=f"Streaming to {len(pieces)} clients, {sum(pieces.values())} pieces")
 
-        answers: list[Answer] = run(on_text)
-    return answers
+        return run(on_text)
 
 
 def _check_that_adapters_differ(answers: list[Answer]) -> None:
@@ -118,12 +114,14 @@ def _check_that_adapters_differ(answers: list[Answer]) -> None:
         raise CommandError("two models gave the same answer: an adapter was not applied")
 
 
-def _booked(control: Any, tenant: TenantAccess) -> int:
+def _booked(control: ControlClient, tenant: TenantAccess) -> int:
     rows = control.get(f"/tenants/{tenant.id}/usage", bucket="day")["items"]
     return sum(row["prompt_tokens"] + row["completion_tokens"] for row in rows)
 
 
-def _wait_until_booked(control: Any, access: list[TenantAccess], before: dict[str, int], answers: list[Answer]) -> None:
+def _wait_until_booked(
+    control: ControlClient, access: list[TenantAccess], before: dict[str, int], answers: list[Answer]
+) -> None:
     """The books show exactly what the clients were told, or this raises CommandError."""
     deadline = time.monotonic() + _BOOKED_WITHIN_S
     for tenant in access:
@@ -134,7 +132,7 @@ def _wait_until_booked(control: Any, access: list[TenantAccess], before: dict[st
             time.sleep(0.2)
 
 
-def _usage_table(control: Any, access: list[TenantAccess]) -> Any:
+def _usage_table(control: ControlClient, access: list[TenantAccess]) -> Table:
     counts = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
     rows = [
         (tenant.name, ":".join(filter(None, [row["base_model"], row["adapter"]])), *(row[count] for count in counts))

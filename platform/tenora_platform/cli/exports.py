@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
-from datetime import date
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
+from zoneinfo import ZoneInfo
 
 import typer
 
-from tenora_platform.cli.terminal import CommandError, errors, out, print_json
+from tenora_platform.cli.options import AsJson, Tenant
+from tenora_platform.cli.terminal import CommandError, errors, print_json, say
+
+if TYPE_CHECKING:
+    from tenora_platform.cli.client import ControlClient
 
 _TIMEOUT_S = 300.0
 
@@ -17,31 +22,28 @@ _TIMEOUT_S = 300.0
 def register(app: typer.Typer) -> None:
     @app.command("export")
     def export(
-        tenant: Annotated[str, typer.Option("--tenant", "-t", help="Name or id of the tenant.")],
+        tenant: Tenant,
         period: Annotated[
             str | None, typer.Option(help="Month as YYYY-MM, in the tenant's zone; default: this one.")
         ] = None,
         output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write the CSV.")] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+        as_json: AsJson = False,
     ) -> None:
         """Make a billing export and download it."""
         from tenora_platform.cli.client import connect
 
-        month = period or date.today().strftime("%Y-%m")
-        path = output or Path(f"tenora-{tenant}-{month}.csv")
         with connect() as control:
-            made = make_export(control, control.tenant_id(tenant), month, path)
+            row = control.tenant(tenant)
+            month = period or datetime.now(ZoneInfo(row["timezone"])).strftime("%Y-%m")
+            path = output or Path(f"tenora-{row['name']}-{month}.csv")
+            made = make_export(control, row["id"], month, path)
         if as_json:
             print_json(made)
             return
-        out.print(
-            f"{path}: {made['rows']} rows, revision {made['revision']}, sha256 {made['sha256']}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(f"{path}: {summary(made)}")
 
 
-def make_export(control: Any, tenant_id: str, month: str, path: Path) -> dict[str, Any]:
+def make_export(control: ControlClient, tenant_id: str, month: str, path: Path) -> dict[str, Any]:
     """Make the export of a month, wait for it and write its CSV to `path`; the export. Raises CommandError."""
     made: dict[str, Any] = control.post(f"/tenants/{tenant_id}/exports", json={"period": month})
     url = f"/tenants/{tenant_id}/exports/{made['id']}"
@@ -56,3 +58,7 @@ def make_export(control: Any, tenant_id: str, month: str, path: Path) -> dict[st
         raise CommandError(f"the export failed: {made.get('error') or 'see the worker log'}")
     path.write_bytes(control.download(f"{url}/file"))
     return made
+
+
+def summary(made: dict[str, Any]) -> str:
+    return f"{made['rows']} rows, revision {made['revision']}, sha256 {made['sha256']}"

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from tenora_platform.cli.terminal import CommandError, out, print_json, short_time, table
+from tenora_platform.cli.options import AsJson, Tenant
+from tenora_platform.cli.terminal import CommandError, out, print_json, say, short_time, table
 
 app = typer.Typer(help="API keys of a tenant.", no_args_is_help=True)
-Tenant = Annotated[str, typer.Option("--tenant", "-t", help="Name or id of the tenant.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 @app.command("create")
@@ -56,6 +55,6 @@ def revoke(
         for row in control.items(path):
             if key in (row["id"], row["prefix"]):
                 control.delete(f"{path}/{row['id']}")
-                out.print(f"Key [bold]{row['prefix']}[/] is revoked.")
+                say(f"Key [bold]{row['prefix']}[/] is revoked.")
                 return
     raise CommandError(f"the tenant has no key {key!r}; see: tenora key list --tenant {tenant}")

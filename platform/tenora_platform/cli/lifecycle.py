@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
 
-from tenora_platform.cli.terminal import CommandError, errors, out, print_json, table
+from tenora_platform.cli.options import AsJson
+from tenora_platform.cli.terminal import CommandError, errors, out, print_json, say, table
 
 if TYPE_CHECKING:
     from tenora_platform.settings import Settings
@@ -32,9 +33,7 @@ def register(app: typer.Typer) -> None:
         home = open_home(config)
         state = read_state(home)
         if state is not None and is_running(home):
-            out.print(
-                f"Tenora is up already: {state.urls['web']}  (data: {home.root})", highlight=False, soft_wrap=True
-            )
+            say(f"Tenora is up already: {state.urls['web']}  (data: {home.root})")
             return
         try:
             if detach:
@@ -46,7 +45,7 @@ def register(app: typer.Typer) -> None:
                 for part in state.parts:
                     if seen.get(part.name) != part.state:
                         seen[part.name] = part.state
-                        out.print(f"{part.name:10} {part.state}", highlight=False, soft_wrap=True)
+                        say(f"{part.name:10} {part.state}")
                 if state.up and "up" not in seen:
                     seen["up"] = "yes"
                     print_urls(state)
@@ -71,10 +70,10 @@ def register(app: typer.Typer) -> None:
                 stopped = stop(home)
         except StackError as error:
             raise CommandError(str(error)) from error
-        out.print("Tenora is down." if stopped else f"Nothing runs from {home.root}.", highlight=False, soft_wrap=True)
+        say("Tenora is down." if stopped else f"Nothing runs from {home.root}.")
 
     @app.command("status")
-    def status(as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
+    def status(as_json: AsJson = False) -> None:
         """Show what runs from TENORA_HOME. Exit status 3 when nothing does."""
         import importlib.metadata
 
@@ -100,9 +99,7 @@ def register(app: typer.Typer) -> None:
             out.print(table(["part", "state", "pid", "restarts"], rows))
             print_urls(state)
         else:
-            out.print(
-                f"Nothing runs from {home.root}. Start it with: tenora up --detach", highlight=False, soft_wrap=True
-            )
+            say(f"Nothing runs from {home.root}. Start it with: tenora up --detach")
         if not alive:
             raise typer.Exit(3)
 
@@ -114,9 +111,9 @@ def register(app: typer.Typer) -> None:
         results = run_checks()
         for check in results:
             mark = "[green]ok[/]     " if check.ok else "[red]missing[/]" if check.needed else "[yellow]absent[/] "
-            out.print(f"{mark} {check.name}: {check.detail}", highlight=False, soft_wrap=True)
+            say(f"{mark} {check.name}: {check.detail}")
             if not check.ok:
-                out.print(f"         {check.remedy}", highlight=False, soft_wrap=True)
+                say(f"         {check.remedy}")
         if any(check.needed and not check.ok for check in results):
             raise typer.Exit(1)
 
@@ -147,11 +144,7 @@ def print_urls(state: StackState) -> None:
     config = settings()
     home = open_home(config)
     out.print(f"Tenora {state.version} is up.", style="bold green")
-    out.print(f"  API      {state.urls['api']}", highlight=False, soft_wrap=True)
-    out.print(f"  web UI   {state.urls['web']}", highlight=False, soft_wrap=True)
-    out.print(
-        f"  sign in  {config.admin_user}, password in {home.secrets_file} (admin_password)",
-        highlight=False,
-        soft_wrap=True,
-    )
-    out.print(f"  logs     {home.logs}", highlight=False, soft_wrap=True)
+    say(f"  API      {state.urls['api']}")
+    say(f"  web UI   {state.urls['web']}")
+    say(f"  sign in  {config.admin_user}, password in {home.secrets_file} (admin_password)")
+    say(f"  logs     {home.logs}")

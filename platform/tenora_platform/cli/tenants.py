@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tenora_platform.cli.terminal import out, print_json, table
+from tenora_platform.cli.options import AsJson
+from tenora_platform.cli.terminal import out, print_json, say, table
 
 app = typer.Typer(help="Tenants: whom the platform serves.", no_args_is_help=True)
 
@@ -18,7 +19,7 @@ def create(
     timezone: Annotated[str, typer.Option(help="IANA time zone of its billing days.")] = "UTC",
     requests_per_minute: Annotated[int | None, typer.Option(help="Limit; none means unlimited.")] = None,
     tokens_per_minute: Annotated[int | None, typer.Option(help="Limit; none means unlimited.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a tenant."""
     from tenora_platform.cli.client import connect
@@ -32,12 +33,12 @@ def create(
     if as_json:
         print_json(tenant)
     else:
-        out.print(f"Tenant [bold]{tenant['name']}[/] is made. Next: tenora key create --tenant {tenant['name']}")
+        say(f"Tenant [bold]{tenant['name']}[/] is made. Next: tenora key create --tenant {tenant['name']}")
 
 
 @app.command("list")
 def list_tenants(
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the tenants."""
     from tenora_platform.cli.client import connect

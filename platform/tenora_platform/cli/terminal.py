@@ -22,6 +22,11 @@ class CommandError(Exception):
         super().__init__(escape(message))
 
 
+def say(line: str, *, markup: bool = True) -> None:
+    """One line, not wrapped at the terminal's width and coloured by its markup alone."""
+    out.print(line, markup=markup, highlight=False, soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """Print machine-readable output, undecorated whatever the terminal is."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
