@@ -101,7 +101,9 @@ def _shape_row(row: Tensor, choice: Choice) -> None:
     if sampling.repetition_penalty != 1:
         seen = torch.tensor(sorted(set(choice.tokens)), device=row.device)
         values = row[seen]
-        row[seen] = torch.where(values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty)
+        penalised = torch.where(values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty)
+        # A tiny penalty overflows, and two infinities differ by NaN, of which no token could be drawn.
+        row[seen] = penalised.clamp(max=torch.finfo(row.dtype).max)
     if generated and (sampling.presence_penalty or sampling.frequency_penalty):
         tokens = torch.tensor(list(generated.keys()), device=row.device)
         counts = torch.tensor(list(generated.values()), device=row.device, dtype=row.dtype)

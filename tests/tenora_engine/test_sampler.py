@@ -49,6 +49,17 @@ def shaped(row: torch.Tensor, sequence: Sequence) -> torch.Tensor:
     return sampler._shape(row[None], [sequence])[0]
 
 
+@pytest.mark.parametrize("penalty", [1e-300, 1e-45, 1e-38])
+@pytest.mark.parametrize("truncation", [{}, {"top_p": 0.9}, {"min_p": 0.1}, {"temperature": 0.0}])
+def test_a_repetition_penalty_however_small_still_draws_a_token(penalty: float, truncation: dict[str, float]):
+    """ENG-04: a token outside the vocabulary would fail the whole next step, other tenants' requests with it."""
+    row = logits().abs()
+    repeated = choice([2, 5, 9], repetition_penalty=penalty, **truncation)
+    (sampled,) = sample(row[None], [repeated])
+    assert shaped(row, repeated).isfinite().all()
+    assert sampled.token_id in {2, 5, 9}
+
+
 def test_presence_and_frequency_count_generated_tokens_only():
     """API-14: the first step's logits are unchanged by the prompt."""
     row = logits()
