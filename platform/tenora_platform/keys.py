@@ -14,9 +14,10 @@ import string
 from dataclasses import dataclass
 from typing import Final
 
-PREFIX_LENGTH: Final = 12
+_PREFIX_LENGTH: Final = 12
 _ALPHABET: Final = string.ascii_lowercase + string.digits
-_KEY: Final = re.compile(r"tnr_([a-z0-9]{12})_([A-Za-z0-9_-]{43,128})", re.ASCII)
+KEY_START: Final = rf"tnr_[a-z0-9]{{{_PREFIX_LENGTH}}}_"  # a regular expression: what every key begins with
+_KEY: Final = re.compile(rf"{KEY_START}[A-Za-z0-9_-]{{43,128}}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,14 @@ class NewKey:
 
 def make_key() -> NewKey:
     """A new random key."""
-    prefix = "".join(secrets.choice(_ALPHABET) for _ in range(PREFIX_LENGTH))
+    prefix = "".join(secrets.choice(_ALPHABET) for _ in range(_PREFIX_LENGTH))
     text = f"tnr_{prefix}_{secrets.token_urlsafe(32)}"
     return NewKey(text=text, prefix=prefix, sha256=key_sha256(text))
 
 
 def parse_key(text: str) -> str | None:
     """The prefix of a well-formed key; None for anything else."""
-    match = _KEY.fullmatch(text)
-    return match.group(1) if match else None
+    return text.split("_")[1] if _KEY.fullmatch(text) else None
 
 
 def key_sha256(text: str) -> bytes:

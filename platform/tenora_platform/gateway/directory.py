@@ -15,13 +15,14 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
+from tenora_adapters.names import ADAPTER_NAME
 from tenora_platform.changes import Change, ChangeKind
 from tenora_platform.gateway.cache import ReadThrough
 from tenora_platform.gateway.catalog import Base, Catalog, KeyRecord, Principal, Version, VersionKey
 from tenora_platform.gateway.errors import ModelNotFound, Unauthenticated
 from tenora_platform.keys import parse_key, proves
 
-_ADAPTER: Final = re.compile(r"(?P<name>[a-z0-9][a-z0-9._-]{0,62})(@(?P<number>[1-9][0-9]{0,8}))?", re.ASCII)
+_ADAPTER: Final = re.compile(rf"(?P<name>{ADAPTER_NAME.pattern})(@(?P<number>[1-9][0-9]{{0,8}}))?", re.ASCII)
 
 
 @dataclass(frozen=True)

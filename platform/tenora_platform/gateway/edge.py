@@ -11,10 +11,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 from tenora_platform.gateway.errors import BodyTooLarge, InvalidRequest, Unauthenticated
+from tenora_platform.keys import KEY_START
 
 _BODY_WAIT_S: Final = 60.0
 _KEY_PARAMETERS: Final = frozenset({"api_key", "apikey", "api-key", "key", "token", "access_token", "authorization"})
-_KEY_SHAPE: Final = re.compile(r"tnr_[a-z0-9]{12}_")
+_KEY_START: Final = re.compile(KEY_START)
 _Answer = TypeVar("_Answer")
 
 
@@ -25,7 +26,7 @@ class ClientGone(Exception):
 def bearer_key(request: Request) -> str:
     """The key of `Authorization: Bearer ...`. Raises Unauthenticated; also for a key in the URL, which logs keep."""
     parameters = request.query_params
-    if any(name.lower() in _KEY_PARAMETERS or _KEY_SHAPE.search(value) for name, value in parameters.multi_items()):
+    if any(name.lower() in _KEY_PARAMETERS or _KEY_START.search(value) for name, value in parameters.multi_items()):
         raise Unauthenticated(
             "API keys are not accepted in the URL, where they end up in logs. Revoke this one and send the next in the "
             "Authorization header."

@@ -14,14 +14,13 @@ import redis.exceptions
 import zmq.asyncio
 
 from tenora_engine.wire import FailCode, Status, Submit, Usage
+from tenora_platform.engine_status import STATUS_TTL_S, encode_status, status_key
 from tenora_platform.gateway import routing
 from tenora_platform.gateway.background import run_in_background
 from tenora_platform.gateway.errors import Overloaded, Unavailable
 from tenora_platform.gateway.link import EngineLink
 from tenora_platform.gateway.runs import EngineFailed, EngineLost, Run
 
-STATUS_KEY: Final = "tenora:engines:"
-STATUS_TTL_S: Final = 5
 _PUBLISH_S: Final = 1.0
 _MAX_REFUSALS: Final = 3  # tries of one request on engines that answer "not now"
 _REFUSAL_PAUSE_S: Final = 0.25
@@ -47,7 +46,7 @@ class Engines:
 
     def __init__(self, urls: Sequence[str], gateway_id: str, max_pending_s: float, cache: redis.asyncio.Redis) -> None:
         self._context = zmq.asyncio.Context()
-        self._links = [EngineLink(self._context, url, gateway_id, self._status_arrived) for url in urls]
+        self._links = [EngineLink(self._context, url, gateway_id, self._wake_waiting) for url in urls]
         self._max_pending_s = max_pending_s
         self._cache = cache
         self._news = asyncio.Event()  # set and replaced at every status: wakes all who wait for an engine
@@ -124,16 +123,16 @@ class Engines:
                     raise Overloaded("Every engine is busy. Try again shortly.", retry_after_s=1.0) from None
                 raise Unavailable("No engine serves this model now. Try again shortly.", retry_after_s=2.0) from None
 
-    def _status_arrived(self, _link: EngineLink) -> None:
+    def _wake_waiting(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
     async def _publish(self) -> None:
-        """For the control plane to show: `tenora:engines:<engine_id>`, gone by itself when the engine is."""
+        """For the control plane to show (`engine_status`)."""
         while True:
             try:
                 for status in self.statuses:
-                    await self._cache.set(STATUS_KEY + status.engine_id, msgspec.json.encode(status), ex=STATUS_TTL_S)
+                    await self._cache.set(status_key(status.engine_id), encode_status(status), ex=STATUS_TTL_S)
             except redis.exceptions.RedisError as error:
                 _log.warning("cannot publish the engines' status: %s", error)
             await asyncio.sleep(_PUBLISH_S)

@@ -43,9 +43,7 @@ class EngineSilent(Exception):
 class EngineLink:
     """Keeps one engine connected for as long as `run` runs. `status` is None while the engine is away."""
 
-    def __init__(
-        self, context: zmq.asyncio.Context, url: str, gateway_id: str, on_status: Callable[[EngineLink], None]
-    ) -> None:
+    def __init__(self, context: zmq.asyncio.Context, url: str, gateway_id: str, on_status: Callable[[], None]) -> None:
         self.url = url
         self.status: Status | None = None
         self._context = context
@@ -166,7 +164,7 @@ class EngineLink:
         self.status = status
         self._sent_since_status = 0
         self._refused = False
-        self._on_status(self)
+        self._on_status()
 
     def _take_step(self, step: Step) -> None:
         for output in step.outputs:

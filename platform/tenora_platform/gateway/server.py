@@ -14,12 +14,13 @@ from uvicorn.config import LOGGING_CONFIG
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tenora_platform.gateway.errors import HeadTooLarge
+from tenora_platform.keys import KEY_START
 
 MAX_HEAD_BYTES: Final = 64 * 1024  # request line and headers
 MAX_HEADERS: Final = 200
 KEEP_ALIVE_S: Final = 75  # longer than clients keep idle connections: they close first and never meet a reset
 GRACE_S: Final = 10  # what still streams then is ended, and settled
-_KEY: Final = re.compile(r"(tnr_[a-z0-9]{12}_)[A-Za-z0-9_%-]+")
+_KEY: Final = re.compile(rf"({KEY_START})[A-Za-z0-9_%-]+")
 _QUERY: Final = re.compile(r"\?\S*")
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 import msgspec
 import redis
 
-from tenora_engine.wire import Status
 from tenora_platform.control.engines.schemas import EngineList, EngineView
+from tenora_platform.engine_status import KEY_PREFIX, decode_status
 
-_PREFIX: Final = "tenora:engines:"
 _log = logging.getLogger(__name__)
 
 
 def list_engines(client: redis.Redis) -> EngineList:
     """Raises redis.RedisError."""
-    keys = sorted(client.scan_iter(match=f"{_PREFIX}*", count=500))
+    keys = sorted(client.scan_iter(match=f"{KEY_PREFIX}*", count=500))
     values = client.mget(keys) if keys else []
     engines = [_view(value) for value in values if value is not None]  # None: it expired meanwhile
     return EngineList(items=[engine for engine in engines if engine is not None])
@@ -25,7 +23,7 @@ def list_engines(client: redis.Redis) -> EngineList:
 
 def _view(value: bytes | str) -> EngineView | None:
     try:
-        status = msgspec.json.decode(value, type=Status)
+        status = decode_status(value)
     except msgspec.DecodeError:
         _log.warning("an engine's status could not be read: it may speak a newer protocol")
         return None
