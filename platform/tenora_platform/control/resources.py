@@ -11,9 +11,9 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import sessionmaker
 
 from tenora_adapters.blobs import BlobStore, open_store
+from tenora_platform.control.queue import make_queue
 from tenora_platform.db.session import ScopedSession, make_engine, session_factory
 from tenora_platform.settings import Settings
-from tenora_platform.worker.queue import make_queue
 
 
 @dataclass(frozen=True)

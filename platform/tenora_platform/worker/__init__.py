@@ -1,0 +1,1 @@
+"""The background worker's process."""

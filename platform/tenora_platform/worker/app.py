@@ -17,12 +17,12 @@ from sqlalchemy.exc import OperationalError
 from tenora_adapters.blobs import BlobUnavailable
 from tenora_platform.control.adapters import tasks as adapters
 from tenora_platform.control.exports import tasks as exports
+from tenora_platform.control.jobs import Job, Periodic
+from tenora_platform.control.queue import make_queue
 from tenora_platform.control.resources import Resources, open_resources
 from tenora_platform.control.transaction import transaction
 from tenora_platform.db.session import PLATFORM
 from tenora_platform.settings import Settings, settings
-from tenora_platform.worker.jobs import Job, Periodic
-from tenora_platform.worker.queue import make_queue
 
 JOBS: Final = (*adapters.JOBS, *exports.JOBS)
 PERIODIC: Final = (*adapters.PERIODIC, *exports.PERIODIC)

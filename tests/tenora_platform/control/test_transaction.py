@@ -12,12 +12,12 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from tenora_platform.changes import CHANNEL, Change, ChangeKind
+from tenora_platform.control.queue import QUEUE
 from tenora_platform.control.resources import Resources, open_resources
 from tenora_platform.control.transaction import transaction
 from tenora_platform.db.models import Quota, Tenant
 from tenora_platform.db.session import PLATFORM
 from tenora_platform.settings import Settings
-from tenora_platform.worker.queue import QUEUE
 
 
 def queued(resources: Resources) -> list[list[str]]:

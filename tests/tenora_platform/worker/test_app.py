@@ -10,14 +10,14 @@ from celery.exceptions import Retry
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
+from tenora_platform.control.jobs import Job, Periodic
+from tenora_platform.control.queue import TASK_LIMIT_S, VISIBILITY_S
 from tenora_platform.control.resources import Resources
 from tenora_platform.control.transaction import Transaction
 from tenora_platform.db.models import AuditEntry
 from tenora_platform.db.session import PLATFORM
 from tenora_platform.settings import Settings
 from tenora_platform.worker import app as worker
-from tenora_platform.worker.jobs import Job, Periodic
-from tenora_platform.worker.queue import TASK_LIMIT_S, VISIBILITY_S
 
 
 def note(work: Transaction, target: str) -> None:

@@ -18,9 +18,9 @@ from tenora_platform.control.adapters.schemas import Problem, Report
 from tenora_platform.control.adapters.uploading import VALIDATE_JOB, rejection_report
 from tenora_platform.control.audit.service import record
 from tenora_platform.control.base_models.service import spec_of
+from tenora_platform.control.jobs import Job, Periodic
 from tenora_platform.control.transaction import Transaction
 from tenora_platform.db.models import Adapter, AdapterVersion, BaseModelRow, VersionStatus
-from tenora_platform.worker.jobs import Job, Periodic
 
 RESEND_AFTER: Final = timedelta(minutes=1)
 GIVE_UP_AFTER: Final = timedelta(minutes=30)

@@ -18,9 +18,9 @@ from tenora_platform.control.exports.making import make_files, read_price_book, 
 from tenora_platform.control.exports.period import Span
 from tenora_platform.control.exports.rendering import CSV_FILE, MANIFEST_FILE
 from tenora_platform.control.exports.service import FREEZE_JOB, RENDER_JOB, file_key
+from tenora_platform.control.jobs import Job, Periodic
 from tenora_platform.control.transaction import Transaction
 from tenora_platform.db.models import Export, ExportStatus, Tenant, UsageEventRow
-from tenora_platform.worker.jobs import Job, Periodic
 
 RESEND_AFTER: Final = timedelta(minutes=2)
 GIVE_UP_AFTER: Final = timedelta(hours=2)
