@@ -26,7 +26,7 @@ class Settings(BaseSettings):
     model: Path | None = None  # folder of the base model (Hugging Face layout)
     model_name: str = "smollm2-135m"  # the id tenants ask for
 
-    secret: SecretStr = SecretStr("")  # the platform's own: cache salts and the like are derived from it
+    secret: SecretStr = SecretStr("")  # the platform's own: tenants' cache salts are derived from it
     admin_user: str = "admin"
     admin_password: SecretStr = SecretStr("")  # used once, to make the first administrator
 
@@ -35,7 +35,7 @@ class Settings(BaseSettings):
     max_body_bytes: int = 8 * 2**20
     max_pending_s: float = 20.0  # how long a request may wait for an engine to be there
     key_cache_s: float = 4.0  # upper bound on how long a lost revocation message can matter
-    insecure_cookies: bool = True  # True only where the UI is served without TLS (loopback)
+    insecure_cookies: bool = True  # right for loopback; set to false where browsers reach the UI through TLS
 
     @property
     def engine_urls(self) -> list[str]:

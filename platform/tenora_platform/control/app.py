@@ -51,15 +51,12 @@ SLICES: Final = (
 
 
 class Control:
-    """The control plane of one process. `router` carries all of `/api/v1`."""
+    """The control plane of one process. `router` carries all of `/api/v1`; connections open when first needed."""
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources
         self.router = APIRouter()
         self.router.mount(PREFIX, build_api(resources))
-
-    async def start(self) -> None:
-        """Nothing to wait for: every connection opens when it is first needed."""
 
     async def stop(self) -> None:
         await run_in_threadpool(self.resources.close)
@@ -102,9 +99,10 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        await control.start()
-        yield
-        await control.stop()
+        try:
+            yield
+        finally:
+            await control.stop()
 
     app = FastAPI(title="Tenora control plane", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(control.router)

@@ -1,0 +1,1 @@
+"""The tables, and sessions that know whose rows they may see."""

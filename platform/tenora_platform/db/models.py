@@ -233,7 +233,7 @@ class UsageConflict(Base):
 
 
 class Price(Base, Created):
-    """The price book: per million tokens, from `effective_from` until a later row of the same base and adapter kind."""
+    """The price book: per million tokens, from `effective_from` until a later row of the same base."""
 
     __tablename__ = "prices"
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)

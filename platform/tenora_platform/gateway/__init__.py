@@ -1,0 +1,1 @@
+"""The tenants' API (`/v1`): asynchronous, and the only part that talks to engines."""

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Final
 
 import redis.asyncio
@@ -66,7 +65,7 @@ class Gateway:
         self._catalog = Catalog(self._database)
         self.directory = Directory(self._catalog, ttl_s=settings.key_cache_s)
         self.engines = Engines(settings.engine_urls, uuid.uuid4().hex, settings.max_pending_s, self._redis)
-        self._spool = Spool(settings.spool_dir or Path(settings.home).expanduser() / "spool")
+        self._spool = Spool(settings.spool_dir or settings.home.expanduser() / "spool")
         self._shipper = Shipper(self._spool, self._database)
         self._tasks: list[asyncio.Task[None]] = []
         self._generations = Generations(

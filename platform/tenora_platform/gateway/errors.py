@@ -121,7 +121,7 @@ class NoSuchRoute(GatewayError):
 
 
 class RateLimited(GatewayError):
-    """`kind` names what ran out, as OpenAI does: "requests" or "tokens"."""
+    """`unit` says what ran out, "requests" or "tokens", and stands as the error's `type`, as OpenAI does it."""
 
     status = 429
     default_code = "rate_limit_exceeded"
@@ -145,13 +145,10 @@ class Overloaded(GatewayError):
 
 class Unavailable(GatewayError):
     status = 503
-    kind = "server_error"
     default_code = "service_unavailable"
 
 
 class GenerationFailed(GatewayError):
-    status = 500
-    kind = "server_error"
     default_code = "generation_failed"
 
 

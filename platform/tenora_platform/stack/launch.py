@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 from tenora_platform.settings import Settings, settings
@@ -22,6 +21,7 @@ from tenora_platform.stack.state import (
     Progress,
     StackState,
     end_leftovers,
+    forget_state,
     is_running,
     read_state,
     supervisor_lock,
@@ -134,7 +134,7 @@ def stop(home: Home) -> bool:
             time.sleep(0.1)
     with supervisor_lock(home):
         leftovers = end_leftovers(home)
-        Path(home.run / "state.json").unlink(missing_ok=True)
+        forget_state(home)
     return was_running or bool(leftovers)
 
 

@@ -59,13 +59,21 @@ class AlreadyRunning(StackError):
 def read_state(home: Home) -> StackState | None:
     """The last state written, by a supervisor that may be gone; None when there is none."""
     try:
-        return msgspec.json.decode((home.run / "state.json").read_bytes(), type=StackState)
+        return msgspec.json.decode(_file(home).read_bytes(), type=StackState)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 
 
 def write_state(home: Home, state: StackState) -> None:
-    write_private(home.run / "state.json", msgspec.json.encode(state))
+    write_private(_file(home), msgspec.json.encode(state))
+
+
+def forget_state(home: Home) -> None:
+    _file(home).unlink(missing_ok=True)
+
+
+def _file(home: Home) -> Path:
+    return home.run / "state.json"
 
 
 @contextmanager
@@ -129,5 +137,4 @@ def _lock(descriptor: int) -> bool:
 
 
 def _open_lock(home: Home) -> int:
-    path: Path = home.run / "lock"
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return os.open(home.run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,3 +1,5 @@
+"""HTTP routes of adapters."""
+
 from __future__ import annotations
 
 from typing import Any, Final

@@ -1,3 +1,5 @@
+"""What travels over HTTP about the audit log."""
+
 from __future__ import annotations
 
 from datetime import datetime

@@ -1,0 +1,1 @@
+"""The base models that engines serve."""

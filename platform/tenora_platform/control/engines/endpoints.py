@@ -1,3 +1,5 @@
+"""HTTP routes of engines."""
+
 from __future__ import annotations
 
 from fastapi import APIRouter

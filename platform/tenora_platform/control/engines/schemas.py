@@ -1,3 +1,5 @@
+"""What travels over HTTP about engines."""
+
 from __future__ import annotations
 
 from pydantic import Field

@@ -1,3 +1,5 @@
+"""HTTP routes of billing exports."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

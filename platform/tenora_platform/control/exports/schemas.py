@@ -1,3 +1,5 @@
+"""What travels over HTTP about billing exports."""
+
 from __future__ import annotations
 
 from datetime import date, datetime

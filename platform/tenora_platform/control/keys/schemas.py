@@ -1,3 +1,5 @@
+"""What travels over HTTP about API keys."""
+
 from __future__ import annotations
 
 from datetime import datetime

@@ -1,3 +1,5 @@
+"""HTTP routes of quotas."""
+
 from __future__ import annotations
 
 from fastapi import APIRouter

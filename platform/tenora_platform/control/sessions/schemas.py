@@ -1,3 +1,5 @@
+"""What travels over HTTP about sessions."""
+
 from __future__ import annotations
 
 from typing import Annotated

@@ -1,0 +1,1 @@
+"""What a tenant used, by hour or day."""

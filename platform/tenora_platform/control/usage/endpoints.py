@@ -1,3 +1,5 @@
+"""HTTP routes of usage."""
+
 from __future__ import annotations
 
 from typing import Annotated
