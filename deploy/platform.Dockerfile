@@ -1,4 +1,4 @@
-# Gateway, control plane (with the web UI), worker and migrations. No torch: about 300 MB.
+# Gateway, control plane (with the web UI), worker and migrations. No torch.
 FROM node:24-slim AS webui
 WORKDIR /src/webui
 COPY webui/package.json webui/package-lock.json webui/.npmrc ./

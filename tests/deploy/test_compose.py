@@ -105,7 +105,7 @@ def test_every_variable_is_in_the_example_and_every_secret_is_required(repositor
     example = (repository / "deploy" / "example.env").read_text()
     used = dict(re.findall(r"(?<!\$)\$\{([A-Z_]+)(:[?-])?", text))
     named = set(re.findall(r"^#? ?([A-Z_]+)=", example, re.MULTILINE))
-    assert set(used) - {"TENORA_ENGINES"} == named
+    assert set(used) == named
     for name, operator in used.items():
         if "PASSWORD" in name or "SECRET" in name:
             assert operator == ":?", f"{name} must be required"
