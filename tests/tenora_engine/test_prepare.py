@@ -17,8 +17,9 @@ from gguf import GGUFWriter
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-from tenora_engine import prepare
-from tenora_engine.prepare import OutputBlocked, SourceMissing, SourceUnsupported, find_embedded_gguf, prepare_model
+from tenora_engine import gguf_checkpoint, prepare
+from tenora_engine.gguf_checkpoint import SourceMissing, SourceUnsupported
+from tenora_engine.prepare import OutputBlocked, find_embedded_gguf, prepare_model
 
 TEXTS = (
     "Hello, world! It's 2024, and 1234567.89 isn't 12 345.",
@@ -170,7 +171,7 @@ def test_a_full_disk_leaves_nothing_behind(tiny_gguf: Path, tmp_path: Path, monk
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(prepare, "_write_weights", full)
+    monkeypatch.setattr(prepare, "write_weights", full)
     with pytest.raises(OutputBlocked, match="full"):
         prepare_model(tiny_gguf, tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == [".model.lock"]
@@ -216,14 +217,14 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path, capsys: pytest.Captur
 def test_what_is_not_handled_is_refused_by_name(change: dict[str, Any], tensors: set[str], message: str) -> None:
     meta = {key: value for key, value in (_META | change).items() if value is not None}
     with pytest.raises(SourceUnsupported, match=message):
-        prepare._model_config(meta, tensors)
+        gguf_checkpoint.model_config(meta, tensors)
 
 
 def test_an_untied_head_is_kept() -> None:
-    assert prepare._model_config(_META, {"output.weight"})["tie_word_embeddings"] is False
-    assert prepare._checkpoint_name("output.weight") == "lm_head.weight"
+    assert gguf_checkpoint.model_config(_META, {"output.weight"})["tie_word_embeddings"] is False
+    assert gguf_checkpoint.checkpoint_name("output.weight") == "lm_head.weight"
     with pytest.raises(SourceUnsupported, match=r"attn_q\.bias"):
-        prepare._checkpoint_name("blk.0.attn_q.bias")
+        gguf_checkpoint.checkpoint_name("blk.0.attn_q.bias")
 
 
 _META: dict[str, Any] = {
