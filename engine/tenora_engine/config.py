@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -44,36 +44,34 @@ class EngineConfig:
 def parse_config(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> EngineConfig:
     """Prints a usage message and raises SystemExit when an option is missing or wrong."""
     parser = argparse.ArgumentParser(prog="python -m tenora_engine serve", description=__doc__)
+    defaults = {field.name: field.default for field in fields(EngineConfig) if field.default is not MISSING}
 
-    def option(
-        name: str, kind: Callable[[str], object], help_text: str, default: object = None, *, required: bool = False
-    ) -> None:
+    def option(name: str, kind: Callable[[str], object], help_text: str) -> None:
         variable = ENVIRONMENT_PREFIX + name.upper()
-        value = environment.get(variable, default)
         parser.add_argument(
             "--" + name.replace("_", "-"),
             type=kind,
-            default=value,
-            required=required and value is None,
+            default=environment.get(variable, defaults.get(name)),
+            required=name not in defaults and variable not in environment,
             help=f"{help_text} [{variable}]",
         )
 
-    option("listen", str, "address to bind: ipc:///file or tcp://127.0.0.1:port", required=True)
-    option("model", Path, "folder of the base model (Hugging Face layout)", required=True)
-    option("blobs", str, "URL of the adapters' blob store: file:///folder", required=True)
-    option("engine_id", str, "stable name of this replica", "engine-0")
-    option("dtype", Dtype, "auto, bf16 or fp32", Dtype.AUTO)
+    option("listen", str, "address to bind: ipc:///file or tcp://127.0.0.1:port")
+    option("model", Path, "folder of the base model (Hugging Face layout)")
+    option("blobs", str, "URL of the adapters' blob store: file:///folder")
+    option("engine_id", str, "stable name of this replica")
+    option("dtype", Dtype, "auto, bf16 or fp32")
     option("threads", _positive, "threads of the computation; default: all cores")
     option("kv_blocks", _positive, "blocks of the KV cache; default: by the machine's memory")
-    option("block_size", _positive, "tokens per block", 16)
-    option("max_sequences", _positive, "sequences running at once", 32)
-    option("max_batch_tokens", _positive, "tokens computed in one step", 128)
-    option("max_waiting", _positive, "length of the queue", 256)
+    option("block_size", _positive, "tokens per block")
+    option("max_sequences", _positive, "sequences running at once")
+    option("max_batch_tokens", _positive, "tokens computed in one step")
+    option("max_waiting", _positive, "length of the queue")
     option("max_model_len", _positive, "longest prompt and completion; default: the model's own")
-    option("adapter_slots", _positive, "adapters usable in one step", 32)
-    option("host_adapters", _positive, "adapters kept in memory", 64)
-    option("prefix_cache", _switch, "on or off", "on")
-    option("drain_s", float, "seconds for running requests to end after SIGTERM", 20.0)
+    option("adapter_slots", _positive, "adapters usable in one step")
+    option("host_adapters", _positive, "adapters kept in memory")
+    option("prefix_cache", _switch, "on or off")
+    option("drain_s", float, "seconds for running requests to end after SIGTERM")
     options = parser.parse_args(arguments)
     config = EngineConfig(**vars(options))
     if config.max_batch_tokens < config.max_sequences:

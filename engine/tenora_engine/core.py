@@ -76,17 +76,12 @@ class EngineCore:
             request = admit(submit, route, self._clock(), self.capacity)
             self.residency.want(request.adapters)
         except Refused as refusal:
-            self.refuse(key, refusal, len(submit.token_ids))
+            self._refuse(key, refusal, len(submit.token_ids))
         except AdapterUnavailable as error:
-            self.refuse(key, Refused(FailCode.ADAPTER_UNAVAILABLE, error.message), len(submit.token_ids))
+            self._refuse(key, Refused(FailCode.ADAPTER_UNAVAILABLE, error.message), len(submit.token_ids))
         else:
             self._live[key] = request
             self.scheduler.add(request)
-
-    def refuse(self, key: RequestKey, refusal: Refused, num_prompt: int) -> None:
-        usage = Usage(prompt=num_prompt, cached=0, completion=0)
-        failed = Failed(key.request_id, refusal.code, refusal.message, refusal.retryable, usage)
-        self._news[key.route].failures.append(failed)
 
     def abort(self, route: bytes, request_id: str) -> None:
         """End a live request; nothing to do for any other."""
@@ -217,6 +212,11 @@ class EngineCore:
             log.error("adapter %s gave values that are not finite: set aside", request.adapters[0].digest)
             self.residency.quarantine(request.adapters[0].digest)
         self._fail(request, Refused(failure.code, failure.message))
+
+    def _refuse(self, key: RequestKey, refusal: Refused, num_prompt: int) -> None:
+        usage = Usage(prompt=num_prompt, cached=0, completion=0)
+        failed = Failed(key.request_id, refusal.code, refusal.message, refusal.retryable, usage)
+        self._news[key.route].failures.append(failed)
 
     def _fail(self, request: Request, refusal: Refused) -> None:
         failed = Failed(request.key.request_id, refusal.code, refusal.message, refusal.retryable, request.usage)

@@ -5,7 +5,7 @@
     +-- Refused             one request cannot be served; becomes its `Failed` on the wire
     +-- AdapterUnavailable  one adapter cannot be loaded; its requests fail, nobody else's
 
-`tenora_engine.model.spec.UnsupportedModel` stands beside this tree, so that the model imports without the wire.
+`model.spec.UnsupportedModel` and `gguf_checkpoint.PrepareError` stand beside this tree: they import without the wire.
 """
 
 from __future__ import annotations

@@ -49,10 +49,6 @@ class Residency:
         self._wanted: Counter[str] = Counter()  # live requests per adapter
         self._quarantined: set[str] = set()
 
-    @property
-    def num_slots(self) -> int:
-        return len(self._table.slots)
-
     def want(self, uses: Iterable[AdapterUse]) -> None:
         """A request that uses these was accepted. Raises AdapterUnavailable for one that is quarantined."""
         digests = [use.digest for use in uses]

@@ -25,9 +25,6 @@ class SlotTable:
     def find(self, digest: str) -> Slot | None:
         return self._by_digest.get(digest)
 
-    def resident(self) -> list[Slot]:
-        return list(self._by_digest.values())
-
     def can_place(self, digests: Collection[str]) -> bool:
         """Whether all of `digests` can have a slot at once, evicting none of them and none that is pinned."""
         missing = sum(digest not in self._by_digest for digest in digests)

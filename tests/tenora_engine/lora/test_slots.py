@@ -64,10 +64,12 @@ class SlotMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_same_adapters_lie_in_slots(self) -> None:
-        assert {slot.digest for slot in self.table.resident()} == self.used.keys()
-        for slot in self.table.resident():
-            assert slot.digest is not None
-            assert slot.pins == self.pins[slot.digest]
+        assert {slot.digest for slot in self.table.slots if slot.digest is not None} == self.used.keys()
+        for digest in self.used:
+            slot = self.table.find(digest)
+            assert slot is not None
+            assert slot.digest == digest
+            assert slot.pins == self.pins[digest]
 
 
 SlotMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
