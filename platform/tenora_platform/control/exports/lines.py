@@ -8,7 +8,7 @@ from datetime import date, datetime
 from decimal import Decimal
 
 from tenora_platform.control.exports.money import Counts, PriceBook, UnitPrice
-from tenora_platform.control.exports.period import Period, day_start
+from tenora_platform.control.period import Period, day_start
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 
 from tenora_platform.control.exports.lines import PieceUsage, make_lines, pieces
 from tenora_platform.control.exports.money import Counts, PriceBook, UnitPrice
-from tenora_platform.control.exports.period import Period
 from tenora_platform.control.exports.rendering import Files, Header, render
+from tenora_platform.control.period import Period
 from tenora_platform.db.models import Export, Price, Tenant, UsageEventRow
 from tenora_platform.db.session import scoped
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any, Final
 
-from tenora_platform.control.exports.period import Span
+from tenora_platform.control.period import Span
 
 PLACES: Final = 8
 _QUANTUM: Final = Decimal(1).scaleb(-PLACES)

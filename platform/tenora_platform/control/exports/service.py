@@ -15,11 +15,11 @@ from sqlalchemy import Select, exists, select
 
 from tenora_platform.control.audit.service import record
 from tenora_platform.control.errors import Conflict, InvalidRequest, NotFound
-from tenora_platform.control.exports.period import Period, PeriodError, month
 from tenora_platform.control.exports.rendering import CSV_FILE, MANIFEST_FILE
 from tenora_platform.control.exports.schemas import ExportTotals, ExportView, NewExport
 from tenora_platform.control.fields import Page
 from tenora_platform.control.paging import PageRequest, paginate
+from tenora_platform.control.period import Period, PeriodError, month
 from tenora_platform.control.transaction import Transaction
 from tenora_platform.db.models import Export, ExportStatus, Tenant, UsageEventRow
 from tenora_platform.db.session import scoped

@@ -15,10 +15,10 @@ from sqlalchemy import func, select, text, update
 
 from tenora_platform.control.audit.service import record
 from tenora_platform.control.exports.making import make_files, read_price_book, watermark_before
-from tenora_platform.control.exports.period import Span
 from tenora_platform.control.exports.rendering import CSV_FILE, MANIFEST_FILE
 from tenora_platform.control.exports.service import FREEZE_JOB, RENDER_JOB, file_key
 from tenora_platform.control.jobs import Job, Periodic
+from tenora_platform.control.period import Span
 from tenora_platform.control.transaction import Transaction
 from tenora_platform.db.models import Export, ExportStatus, Tenant, UsageEventRow
 

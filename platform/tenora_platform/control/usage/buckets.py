@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from tenora_platform.control.exports.period import Span, day_start
+from tenora_platform.control.period import Span, day_start
 from tenora_platform.control.usage.schemas import Bucket
 
 _QUARTER: Final = timedelta(minutes=15)  # zones differ from UTC by whole quarters of an hour

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import ARRAY, DateTime, func, literal, select
 
 from tenora_platform.control.errors import InvalidRequest
-from tenora_platform.control.exports.period import FIRST_YEAR, LAST_YEAR, Span, day_start
+from tenora_platform.control.period import FIRST_YEAR, LAST_YEAR, Span, day_start
 from tenora_platform.control.transaction import Transaction
 from tenora_platform.control.usage.buckets import LONGEST, bucket_starts
 from tenora_platform.control.usage.schemas import Bucket, UsageItem, UsageView

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 from tenora_platform.control.exports.lines import PieceUsage, make_lines, pieces
 from tenora_platform.control.exports.money import Counts, PriceBook, UnitPrice
-from tenora_platform.control.exports.period import Period
+from tenora_platform.control.period import Period
 
 FIRST = date(2025, 3, 29)
 PERIOD = Period(FIRST, date(2025, 3, 31), "Europe/Berlin")

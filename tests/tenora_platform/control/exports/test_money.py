@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tenora_platform.control.exports import lines, money
 from tenora_platform.control.exports.money import Counts, PriceBook, UnitPrice, total_amounts
-from tenora_platform.control.exports.period import Span
+from tenora_platform.control.period import Span
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 

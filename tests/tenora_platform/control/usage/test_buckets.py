@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenora_platform.control.exports.period import Span
+from tenora_platform.control.period import Span
 from tenora_platform.control.usage.buckets import bucket_starts
 from tenora_platform.control.usage.schemas import Bucket
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenora_platform.control.exports.period import Period, PeriodError, Span, day_start, month
+from tenora_platform.control.period import Period, PeriodError, Span, day_start, month
 
 MICRO = timedelta(microseconds=1)
 # Among them: half and quarter hours, both hemispheres, midnight changes (Beirut, Havana, Santiago), a day that was
