@@ -141,7 +141,7 @@ class CompletionRequest(GenerationRequest):
             raise InvalidRequest("'max_tokens': 0 needs 'echo': true.", param="max_tokens")
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise InvalidRequest("'best_of' other than 'n' is not supported.", param="best_of")
-        if not self.prompt or any(not prompt and not isinstance(prompt, int) for prompt in self.prompt):
+        if not self.prompt or (isinstance(self.prompt[0], str | list) and not all(self.prompts)):
             raise InvalidRequest("'prompt' is empty.", param="prompt")
         if len(self.prompts) * (self.n or 1) > MAX_CHOICES:
             raise InvalidRequest(f"More than {MAX_CHOICES} choices in one request.", param="n")

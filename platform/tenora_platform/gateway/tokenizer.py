@@ -66,7 +66,9 @@ class Tokenizer:
         return await asyncio.to_thread(self._encode, text, add_special_tokens)
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        return list(self._encoder.encode(text, add_special_tokens=add_special_tokens).ids)
+        # `encode` keeps the GIL for as long as it runs, and with it the event loop; the batch's form lets it go.
+        (encoding,) = self._encoder.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return list(encoding.ids)
 
 
 def _read(definition: str) -> tokenizers.Tokenizer:

@@ -52,6 +52,18 @@ async def test_conversations_become_the_tokens_that_transformers_makes(
     )
 
 
+async def test_the_event_loop_goes_on_while_a_long_text_is_tokenized(model_folder: Path) -> None:
+    """API-06: one tenant's huge prompt does not hold up the streams of all."""
+    tokenizer = Tokenizer(model_folder)
+    encoding = asyncio.create_task(tokenizer.encode("a b" * 100_000, add_special_tokens=False))
+    turns = 0
+    while not encoding.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert len(await encoding) == 100_001
+    assert turns > 100
+
+
 async def test_no_token_is_put_before_what_has_one(folder: Path) -> None:
     """API-06: a tokenizer that begins every text with BOS does so for plain text, and only there."""
     definition = json.loads((folder / "tokenizer.json").read_text())
