@@ -1,3 +1,5 @@
+"""The rule for adapter names, on both sides of its bounds."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""API keys: their form, and what proves one."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,3 +1,5 @@
+"""A new installation, and the same start a second time."""
+
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor

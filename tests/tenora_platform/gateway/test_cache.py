@@ -1,3 +1,5 @@
+"""The read-through cache: ages, bounds, and drops that overtake loads."""
+
 from __future__ import annotations
 
 import asyncio

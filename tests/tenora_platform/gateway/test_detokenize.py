@@ -1,3 +1,5 @@
+"""Text from tokens one by one, against the whole decoded at once."""
+
 from __future__ import annotations
 
 import json

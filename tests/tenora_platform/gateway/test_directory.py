@@ -1,3 +1,5 @@
+"""Keys and model names: who is let in, what is found, and when it is forgotten."""
+
 from __future__ import annotations
 
 import uuid

@@ -1,3 +1,5 @@
+"""Request bodies: what is taken, and how what is not is named."""
+
 from __future__ import annotations
 
 import json

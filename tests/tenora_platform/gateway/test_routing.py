@@ -1,3 +1,5 @@
+"""Which engine gets a request."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""The salt that keeps tenants' cached prefixes apart."""
+
 from __future__ import annotations
 
 from uuid import UUID

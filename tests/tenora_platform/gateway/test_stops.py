@@ -1,3 +1,5 @@
+"""Stop strings, across token boundaries too."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The usage journal: what is on disk when, and what the next process finds."""
+
 from __future__ import annotations
 
 import asyncio

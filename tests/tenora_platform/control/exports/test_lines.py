@@ -1,3 +1,5 @@
+"""Lines of an export: cut by day and price, added up, in order."""
+
 from __future__ import annotations
 
 from datetime import UTC, date, datetime

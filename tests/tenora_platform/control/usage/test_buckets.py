@@ -1,3 +1,5 @@
+"""Where a tenant's hours and days begin, where clocks are awkward too."""
+
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta

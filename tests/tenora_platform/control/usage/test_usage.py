@@ -1,3 +1,5 @@
+"""What a tenant used, over HTTP and in its own buckets."""
+
 from __future__ import annotations
 
 import uuid

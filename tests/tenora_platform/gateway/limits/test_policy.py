@@ -1,3 +1,5 @@
+"""The arithmetic of limits, without Redis."""
+
 from __future__ import annotations
 
 from tenora_platform.gateway.limits.policy import Cost, Decision, Limit, Standing, Unit, decision_from, unused
