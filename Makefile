@@ -29,7 +29,7 @@ down:
 	@if [ -x $(TENORA) ]; then $(TENORA) down; fi
 
 test: setup-dev webui chromium
-	$(BIN)/python -m pytest -m "not long and not soak"
+	$(BIN)/python -m pytest -m "not long and not soak" -n 2 --dist loadgroup
 	$(NPM) run --silent test
 
 test-long: setup-dev webui chromium

@@ -13,6 +13,13 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What shares costly parts runs in one worker: the flows with their platform, other tests file by file."""
+    for item in items:
+        folder = item.path.relative_to(REPOSITORY / "tests")
+        item.add_marker(pytest.mark.xdist_group("flows" if folder.parts[0] == "flows" else str(folder)))
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     return REPOSITORY
