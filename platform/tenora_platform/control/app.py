@@ -28,12 +28,12 @@ from tenora_platform.control.prices.endpoints import router as prices
 from tenora_platform.control.quotas.endpoints import router as quotas
 from tenora_platform.control.readiness import probes
 from tenora_platform.control.resources import Resources, open_resources
+from tenora_platform.control.routes import PREFIX
 from tenora_platform.control.sessions.endpoints import router as sessions
 from tenora_platform.control.tenants.endpoints import router as tenants
 from tenora_platform.control.usage.endpoints import router as usage
 from tenora_platform.settings import Settings
 
-PREFIX: Final = "/api/v1"
 SLICES: Final = (
     sessions,
     tenants,

@@ -1,4 +1,4 @@
-"""The route class of the control API: bodies are bounded before anybody is asked who they are."""
+"""Where the control API lies, and its route class: bodies are bounded before anybody is asked who they are."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import Message, Receive
 
+PREFIX: Final = "/api/v1"  # where the control API is mounted, whatever process serves it
 MAX_BODY_BYTES: Final = 1 << 20
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from tenora_platform.control.access import SESSION_COOKIE, Held, Signed
-from tenora_platform.control.routes import ControlRoute
+from tenora_platform.control.routes import PREFIX, ControlRoute
 from tenora_platform.control.sessions import service
 from tenora_platform.control.sessions.schemas import SessionView, SignIn, UserView
 
 router = APIRouter(prefix="/session", tags=["sessions"], route_class=ControlRoute)
-_COOKIE_PATH = "/api/v1"  # the gateway never sees it
 
 
 @router.post("", operation_id="signIn")
@@ -20,7 +19,7 @@ def sign_in(body: SignIn, response: Response, held: Held) -> SessionView:
         SESSION_COOKIE,
         new.token,
         max_age=int(service.LIFETIME.total_seconds()),
-        path=_COOKIE_PATH,
+        path=PREFIX,  # the gateway never sees it
         httponly=True,
         samesite="strict",
         secure=not held.settings.insecure_cookies,
@@ -36,7 +35,7 @@ def get_session(caller: Signed) -> SessionView:
 @router.delete("", operation_id="signOut", status_code=204)
 def sign_out(request: Request, response: Response, _caller: Signed, held: Held) -> None:
     service.sign_out(held, request.cookies[SESSION_COOKIE])
-    response.delete_cookie(SESSION_COOKIE, path=_COOKIE_PATH, httponly=True, samesite="strict")
+    response.delete_cookie(SESSION_COOKIE, path=PREFIX, httponly=True, samesite="strict")
 
 
 def _view(caller: service.Principal) -> SessionView:
