@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import adapter_files as files
@@ -28,16 +26,6 @@ from tenora_platform.db.session import PLATFORM
 @pytest.fixture
 def tenant(make_tenant: Callable[..., uuid.UUID]) -> uuid.UUID:
     return make_tenant("acme")
-
-
-@pytest.fixture(autouse=True)
-def staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where uploads are staged; whatever happens in a test, it must be empty again."""
-    folder = tmp_path / "staging"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    yield folder
-    assert list(folder.iterdir()) == []
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,16 +13,6 @@ from tenora_platform.control.adapters.receiving import receive_upload
 from tenora_platform.control.errors import ControlError, InvalidRequest, Timeout, TooLarge
 
 LIMIT = 10_000
-
-
-@pytest.fixture(autouse=True)
-def staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where uploads are staged; it must be empty again after every test."""
-    folder = tmp_path / "staging"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    yield folder
-    assert list(folder.iterdir()) == []
 
 
 def part(name: str, data: bytes, filename: str | None = None) -> bytes:
