@@ -127,7 +127,7 @@ def test_a_quota_change_reaches_the_next_requests(platform: RunningPlatform) -> 
     with platform.control() as control:
         control.put(f"/tenants/{tenant.id}/quota", json={"requests_per_minute": 2, "tokens_per_minute": None})
     refusal = first_refusal(platform, tenant, openai.RateLimitError, within_s=10)
-    assert 0 < int(refusal.response.headers["retry-after"]) <= 60
+    assert 0 < int(refusal.response.headers["retry-after"]) <= 61, "a bucket leaves the window whole"
     assert refusal.response.headers["x-ratelimit-limit-requests"] == "2"
 
 
