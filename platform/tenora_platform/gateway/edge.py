@@ -25,8 +25,8 @@ class ClientGone(Exception):
 
 def bearer_key(request: Request) -> str:
     """The key of `Authorization: Bearer ...`. Raises Unauthenticated; also for a key in the URL, which logs keep."""
-    parameters = request.query_params
-    if any(name.lower() in _KEY_PARAMETERS or _KEY_START.search(value) for name, value in parameters.multi_items()):
+    parameters = request.query_params.multi_items()
+    if any(name.lower() in _KEY_PARAMETERS or _KEY_START.search(f"{name}={value}") for name, value in parameters):
         raise Unauthenticated(
             "API keys are not accepted in the URL, where they end up in logs. Revoke this one and send the next in the "
             "Authorization header."

@@ -32,6 +32,7 @@ def uvicorn_options() -> dict[str, Any]:
         handler["filters"] = ["redact"]
     return {
         "http": BoundedHeads,
+        "ws": "none",  # nothing here speaks it: an upgrade is answered as the plain request that it also is
         "timeout_keep_alive": KEEP_ALIVE_S,
         "timeout_graceful_shutdown": GRACE_S,
         "server_header": False,

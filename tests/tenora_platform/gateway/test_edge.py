@@ -130,8 +130,16 @@ def test_no_key(gateway: Served, header: dict[str, str]) -> None:
     assert answer.headers["www-authenticate"] == "Bearer"
 
 
+def test_an_upgrade_to_a_web_socket_is_a_plain_request(gateway: Served) -> None:
+    handshake = (
+        b"GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    assert raw(gateway, handshake).startswith(b"HTTP/1.1 401 ")
+
+
 @pytest.mark.parametrize("method", ["GET", "POST"])
-@pytest.mark.parametrize("form", ["?api_key={}", "?key={}", "?x={}", "?x=a&access%5Ftoken={}"])
+@pytest.mark.parametrize("form", ["?api_key={}", "?key={}", "?{}", "?x={}", "?x=a&access%5Ftoken={}"])
 def test_a_key_in_the_url_is_refused(gateway: Served, tenant: TenantOfTest, form: str, method: str) -> None:
     """AUTH-03: even beside a valid one in its place."""
     path = "models" if method == "GET" else "chat/completions"
