@@ -24,6 +24,7 @@ from tenora_platform.stack.ports import port_is_free
 from tenora_platform.stack.postgres import Postgres
 from tenora_platform.stack.supervisor import Stage
 from tenora_platform.stack.valkey import Valkey
+from tenora_platform.stack.worker_probe import worker_answers
 
 _PROGRESS = re.compile(r"(?P<what>.+): +(?P<percent>\d+) %")
 _TENORA = [sys.executable, "-m", "tenora_platform.cli.main"]
@@ -129,16 +130,11 @@ class Embedded:
         )
 
     def _worker(self, environment: dict[str, str]) -> Part:
-        def ready() -> bool:
-            from celery import Celery
-
-            return bool(Celery(broker=environment["TENORA_REDIS_URL"]).control.ping(timeout=0.5))
-
         return Part(
             name="worker",
             command=[*_TENORA, "worker", "--beat"],
             log=self.home.logs / "worker.log",
-            ready=ready,
+            ready=lambda: worker_answers(environment["TENORA_REDIS_URL"]),
             env=environment,
         )
 
