@@ -76,9 +76,9 @@ class EngineCore:
             request = admit(submit, route, self._clock(), self.capacity)
             self.residency.want(request.adapters)
         except Refused as refusal:
-            self._refuse(key, refusal, len(submit.token_ids))
+            self._refuse(key, refusal)
         except AdapterUnavailable as error:
-            self._refuse(key, Refused(FailCode.ADAPTER_UNAVAILABLE, error.message), len(submit.token_ids))
+            self._refuse(key, Refused(FailCode.ADAPTER_UNAVAILABLE, error.message))
         else:
             self._live[key] = request
             self.scheduler.add(request)
@@ -213,9 +213,9 @@ class EngineCore:
             self.residency.quarantine(request.adapters[0].digest)
         self._fail(request, Refused(failure.code, failure.message))
 
-    def _refuse(self, key: RequestKey, refusal: Refused, num_prompt: int) -> None:
-        usage = Usage(prompt=num_prompt, cached=0, completion=0)
-        failed = Failed(key.request_id, refusal.code, refusal.message, refusal.retryable, usage)
+    def _refuse(self, key: RequestKey, refusal: Refused) -> None:
+        nothing = Usage(prompt=0, cached=0, completion=0)
+        failed = Failed(key.request_id, refusal.code, refusal.message, refusal.retryable, nothing)
         self._news[key.route].failures.append(failed)
 
     def _fail(self, request: Request, refusal: Refused) -> None:

@@ -44,8 +44,10 @@ class Request:
 
     @property
     def usage(self) -> Usage:
+        """What it has cost so far: nothing before its first step, so that nobody pays for waiting."""
+        begun = any(sequence.admitted_before for sequence in self.sequences)
         completion = sum(sequence.num_generated for sequence in self.sequences)
-        return Usage(prompt=len(self.prompt), cached=self.cached_tokens, completion=completion)
+        return Usage(prompt=len(self.prompt) if begun else 0, cached=self.cached_tokens, completion=completion)
 
     @property
     def finished(self) -> bool:

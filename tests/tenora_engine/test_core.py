@@ -230,6 +230,7 @@ def test_abort_frees_everything_at_any_stage(make_engine: Make, world: World, st
     assert answer.num_terminal == 1
     assert set(answer.finish.values()) == {FinishReason.ABORT}
     assert answer.usage.completion == sum(map(len, answer.tokens.values()))
+    assert answer.usage.prompt == (50 if steps else 0)
     engine.assert_at_rest()
 
 
@@ -345,6 +346,7 @@ def test_a_corrupt_or_vanished_adapter_fails_alone(make_engine: Make, world: Wor
     bad, base, good = (engine.submit(prompt(9), uses) for uses in ([digest], [], world.uses("r8")))
     answers = engine.finish()
     assert failed(answers[bad]) is FailCode.ADAPTER_UNAVAILABLE
+    assert answers[bad].failed.usage == Usage(0, 0, 0)  # QTA-03: what never began costs nothing
     assert answers[base].text == engine.ask(prompt(9)).text
     assert answers[good].text == engine.ask(prompt(9), world.uses("r8")).text
     engine.assert_at_rest()
