@@ -13,7 +13,7 @@ from tenora_engine.errors import AdapterUnavailable, Refused
 from tenora_engine.lora.residency import Residency
 from tenora_engine.request import Request, RequestKey, Sequence, SequenceState
 from tenora_engine.runner import ChunkResult, Failure
-from tenora_engine.scheduler import Plan, Scheduler
+from tenora_engine.scheduler import Chunk, Plan, Scheduler
 from tenora_engine.wire import FailCode, Failed, FinishReason, Output, Submit, TokenLogprob, Usage
 
 log = logging.getLogger(__name__)
@@ -142,10 +142,18 @@ class EngineCore:
             return []
         try:
             return self._executor.run(plan)
-        except Exception:  # one step's requests are lost, the engine is not
-            log.exception("a step of %d chunks failed", len(plan.chunks))
-            failure = Failure(FailCode.INTERNAL, "the engine failed while it computed this request")
-            return [ChunkResult(chunk, failure=failure) for chunk in plan.chunks]
+        except Exception:  # whatever one chunk brings, the others are to be served
+            log.exception("a step of %d chunks failed; trying them one by one", len(plan.chunks))
+        return [self._run_alone(chunk) for chunk in plan.chunks]
+
+    def _run_alone(self, chunk: Chunk) -> ChunkResult:
+        """Computing a chunk again changes nothing: its keys and values are written to the same places."""
+        try:
+            (result,) = self._executor.run(Plan((chunk,), num_preempted=0))
+        except Exception:  # the one at fault
+            log.exception("request %s could not be computed", chunk.sequence.request.key.request_id)
+            return ChunkResult(chunk, failure=Failure(FailCode.INTERNAL, "the engine failed to compute this request"))
+        return result
 
     def _update(self, results: Iterable[ChunkResult]) -> None:
         for result in results:

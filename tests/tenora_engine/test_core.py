@@ -428,6 +428,26 @@ def test_an_exception_in_one_rows_sampling_ends_one_request(engine: EngineUnderT
     engine.assert_at_rest()
 
 
+def test_an_exception_anywhere_in_a_step_ends_one_request(engine: EngineUnderTest, monkeypatch: pytest.MonkeyPatch):
+    """ENG-04: before sampling too; the others' tokens are those of their solo runs."""
+    runner: Any = engine.core._executor
+    real = runner.run
+
+    def faulty(plan: Any) -> Any:
+        for chunk in plan.chunks:
+            if chunk.sequence.request.key.request_id == "request-2" and chunk.sequence.num_generated == 3:
+                raise RuntimeError("injected")
+        return real(plan)
+
+    monkeypatch.setattr(runner, "run", faulty)
+    ids = [engine.submit(prompt(8, seed)) for seed in range(3)]
+    answers = engine.finish()
+    assert failed(answers[ids[1]]) is FailCode.INTERNAL
+    for index in (0, 2):
+        assert answers[ids[index]].text == engine.ask(prompt(8, index)).text
+    engine.assert_at_rest()
+
+
 def test_a_step_that_fails_as_a_whole_is_survived(engine: EngineUnderTest, monkeypatch: pytest.MonkeyPatch):
     runner: Any = engine.core._executor
     real = runner.run

@@ -85,15 +85,16 @@ class Completion(msgspec.Struct, frozen=True):
 class ChatEndpoint:
     name = "chat.completions"
     id_prefix = "chatcmpl-"
+    prompt_param = "messages"
     request = ChatRequest
 
-    async def tokenize(self, asked: ChatRequest, tokenizer: Tokenizer) -> list[list[int]]:
-        """Raises InvalidRequest when the model's template does not take these messages."""
+    async def tokenize(self, asked: ChatRequest, tokenizer: Tokenizer, context_length: int) -> list[list[int]]:
+        """Raises TextTooLong, and InvalidRequest when the model's template does not take these messages."""
         try:
             text = tokenizer.render([_template_message(message) for message in asked.messages])
         except TemplateError as error:
             raise InvalidRequest(f"{error}.", param="messages") from error
-        return [await tokenizer.encode(text, add_special_tokens=False)]
+        return [await tokenizer.encode(text, add_special_tokens=False, at_most=context_length)]
 
     def voice(
         self, asked: ChatRequest, heading: Heading, _prompts: Sequence[Sequence[int]], token_bytes: TokenBytes

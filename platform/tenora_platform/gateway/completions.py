@@ -49,12 +49,15 @@ class Completion(msgspec.Struct, frozen=True):
 class CompletionEndpoint:
     name = "completions"
     id_prefix = "cmpl-"
+    prompt_param = "prompt"
     request = CompletionRequest
 
-    async def tokenize(self, asked: CompletionRequest, tokenizer: Tokenizer) -> list[list[int]]:
-        """Token ids are taken as they are: nothing is put before them."""
+    async def tokenize(self, asked: CompletionRequest, tokenizer: Tokenizer, context_length: int) -> list[list[int]]:
+        """Token ids are taken as they are: nothing is put before them. Raises TextTooLong."""
         return [
-            await tokenizer.encode(prompt, add_special_tokens=True) if isinstance(prompt, str) else prompt
+            prompt
+            if not isinstance(prompt, str)
+            else await tokenizer.encode(prompt, add_special_tokens=True, at_most=context_length)
             for prompt in asked.prompts
         ]
 

@@ -20,14 +20,21 @@ from tenora_platform.gateway.catalog import Base, Principal
 from tenora_platform.gateway.detokenize import TokenBytes
 from tenora_platform.gateway.directory import Directory, Model
 from tenora_platform.gateway.engines import Engines
-from tenora_platform.gateway.errors import GatewayError, GenerationFailed, InvalidRequest, Overloaded, Unavailable
+from tenora_platform.gateway.errors import (
+    ContextTooLong,
+    GatewayError,
+    GenerationFailed,
+    InvalidRequest,
+    Overloaded,
+    Unavailable,
+)
 from tenora_platform.gateway.limits.limiter import Limiter, limits_of
 from tenora_platform.gateway.plan import Plan, make_plan
 from tenora_platform.gateway.requests import GenerationRequest, parse
 from tenora_platform.gateway.runs import REFUSALS, ClientTooSlow, EngineFailed, Run, RunEnded
 from tenora_platform.gateway.salt import cache_salt
 from tenora_platform.gateway.tab import Charged, Tab
-from tenora_platform.gateway.tokenizer import Tokenizer, TokenizerError, Tokenizers
+from tenora_platform.gateway.tokenizer import TextTooLong, Tokenizer, TokenizerError, Tokenizers
 from tenora_platform.gateway.wording import Heading, Voice, fingerprint
 from tenora_platform.usage.event import Outcome, UsageEvent
 from tenora_platform.usage.spool import Spool
@@ -38,11 +45,12 @@ _log = logging.getLogger(__name__)
 class Endpoint(Protocol):
     name: str
     id_prefix: str
+    prompt_param: str
 
     @property
     def request(self) -> type[GenerationRequest]: ...
 
-    async def tokenize(self, asked: Any, tokenizer: Tokenizer) -> list[list[int]]: ...
+    async def tokenize(self, asked: Any, tokenizer: Tokenizer, context_length: int) -> list[list[int]]: ...
 
     def voice(
         self, asked: Any, heading: Heading, prompts: Sequence[Sequence[int]], token_bytes: TokenBytes
@@ -84,8 +92,8 @@ class Generations:
         asked = parse(endpoint.request, body)
         model = await self.directory.resolve(principal, asked.model)
         tokenizer = await self._tokenizer(model)
-        prompts = await endpoint.tokenize(asked, tokenizer)
         context_length = self._context_length(model.base)
+        prompts = await _tokenize(endpoint, asked, tokenizer, context_length)
         plan = make_plan(asked, prompts, tokenizer, vocab_size=model.base.vocab_size, context_length=context_length)
         reservation = await self.limiter.reserve(event_id, limits_of(principal), plan.cost)
 
@@ -169,6 +177,15 @@ class Generations:
             )
             for part, prompt in enumerate(plan.prompts)
         ]
+
+
+async def _tokenize(endpoint: Endpoint, asked: Any, tokenizer: Tokenizer, context_length: int) -> list[list[int]]:
+    try:
+        return await endpoint.tokenize(asked, tokenizer, context_length)
+    except TextTooLong as error:
+        raise ContextTooLong(
+            f"This model's context holds {context_length} tokens; your prompt is longer.", param=endpoint.prompt_param
+        ) from error
 
 
 def _digest(model: Model) -> str | None:

@@ -31,6 +31,10 @@ class TemplateError(Exception):
     """The chat template refused these messages. The message is safe to show."""
 
 
+class TextTooLong(Exception):
+    """The text cannot fit: known from its bytes, before any work is spent on it."""
+
+
 class Tokenizer:
     """Text to token ids and back, and conversations to text. Read-only, so it can be shared."""
 
@@ -40,6 +44,7 @@ class Tokenizer:
             definition = (folder / "tokenizer.json").read_text(encoding="utf-8")
             config = json.loads((folder / "tokenizer_config.json").read_bytes())
             self.token_bytes = TokenBytes.from_tokenizer(json.loads(definition))
+            self._longest_token = _longest_token(json.loads(definition), self.token_bytes)
             self._encoder = _read(definition)
             self.eos_ids = _end_tokens(folder, config, self._encoder)
             self._template = _compile(_template_source(folder, config))
@@ -59,8 +64,13 @@ class Tokenizer:
         except (jinja2.TemplateError, TypeError, ValueError, LookupError) as error:
             raise TemplateError(f"the model's chat template refused the messages: {error}") from error
 
-    async def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids. A rendered conversation already holds its special tokens: pass False, or BOS is doubled."""
+    async def encode(self, text: str, *, add_special_tokens: bool, at_most: int) -> list[int]:
+        """Token ids. A rendered conversation already holds its special tokens: pass False, or BOS is doubled.
+
+        Raises TextTooLong for a text that must be more than `at_most` tokens; one that merely is more, is encoded.
+        """
+        if self._longest_token is not None and len(text.encode()) > at_most * self._longest_token:
+            raise TextTooLong
         if len(text) <= _INLINE_CHARACTERS:
             return self._encode(text, add_special_tokens)
         return await asyncio.to_thread(self._encode, text, add_special_tokens)
@@ -69,6 +79,15 @@ class Tokenizer:
         # `encode` keeps the GIL for as long as it runs, and with it the event loop; the batch's form lets it go.
         (encoding,) = self._encoder.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids)
+
+
+def _longest_token(definition: dict[str, Any], token_bytes: TokenBytes) -> int | None:
+    """Bytes of text that one token can stand for at most; None where the tokenizer may drop text."""
+    added = definition.get("added_tokens") or []
+    if definition.get("normalizer") is not None or any(token.get("lstrip") or token.get("rstrip") for token in added):
+        return None
+    vocabulary = (len(token_bytes[token_id]) for token_id in range(len(token_bytes)))
+    return max([*vocabulary, *(len(str(token["content"]).encode()) for token in added)])
 
 
 def _read(definition: str) -> tokenizers.Tokenizer:

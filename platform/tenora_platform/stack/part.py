@@ -6,6 +6,7 @@ StackError
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+log = logging.getLogger(__name__)
 
 
 class StackError(Exception):
@@ -71,10 +74,18 @@ class RunningPart:
     def exited(self) -> bool:
         return self.process.poll() is not None
 
+    def is_ready(self) -> bool:
+        """Whether the part says so. A question that fails is a no: asking must never end who watches over it."""
+        try:
+            return self.part.ready()
+        except Exception:  # whatever a library raises when its server is away
+            log.exception("asking %s whether it is ready failed", self.part.name)
+            return False
+
     def wait_ready(self, stopping: Callable[[], bool] = lambda: False) -> None:
         """Return once the part is ready. Raises PartFailed; gives up early when `stopping()`."""
         deadline = time.monotonic() + self.part.start_timeout_s
-        while not self.part.ready():
+        while not self.is_ready():
             if self.exited():
                 raise PartFailed(self.part.name, f"ended with status {self.process.returncode}", self.part.log)
             if stopping():

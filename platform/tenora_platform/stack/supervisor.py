@@ -94,7 +94,7 @@ class Supervisor:
             if child.process is None and now >= child.retry_at:
                 child.restarts += 1
                 self._start(child, PartState.RESTARTING)
-            elif child.state is PartState.RESTARTING and child.process is not None and child.part.ready():
+            elif child.state is PartState.RESTARTING and child.process is not None and child.process.is_ready():
                 self._set(child, PartState.READY)
 
     def _start(self, child: Child, state: PartState = PartState.STARTING) -> None:

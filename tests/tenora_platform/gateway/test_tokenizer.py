@@ -12,8 +12,9 @@ import transformers
 from tenora_platform.gateway.chat import ChatEndpoint
 from tenora_platform.gateway.completions import CompletionEndpoint
 from tenora_platform.gateway.requests import ChatRequest, CompletionRequest, Message
-from tenora_platform.gateway.tokenizer import TemplateError, Tokenizer, TokenizerError, Tokenizers
+from tenora_platform.gateway.tokenizer import TemplateError, TextTooLong, Tokenizer, TokenizerError, Tokenizers
 
+ROOMY = 1_000_000  # tokens
 CONVERSATIONS: list[list[dict[str, Any]]] = [
     [{"role": "user", "content": "Hi"}],
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Größe? 語 😀"}],
@@ -47,7 +48,7 @@ async def test_conversations_become_the_tokens_that_transformers_makes(
     expected = reference.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     tokenizer = Tokenizer(model_folder)
     assert tokenizer.render(messages) == expected
-    assert await tokenizer.encode(expected, add_special_tokens=False) == reference.encode(
+    assert await tokenizer.encode(expected, add_special_tokens=False, at_most=ROOMY) == reference.encode(
         expected, add_special_tokens=False
     )
 
@@ -55,13 +56,28 @@ async def test_conversations_become_the_tokens_that_transformers_makes(
 async def test_the_event_loop_goes_on_while_a_long_text_is_tokenized(model_folder: Path) -> None:
     """API-06: one tenant's huge prompt does not hold up the streams of all."""
     tokenizer = Tokenizer(model_folder)
-    encoding = asyncio.create_task(tokenizer.encode("a b" * 100_000, add_special_tokens=False))
+    encoding = asyncio.create_task(tokenizer.encode("a b" * 100_000, add_special_tokens=False, at_most=ROOMY))
     turns = 0
     while not encoding.done():
         await asyncio.sleep(0)
         turns += 1
     assert len(await encoding) == 100_001
     assert turns > 100
+
+
+async def test_a_text_that_cannot_fit_is_refused_before_any_work(model_folder: Path, folder: Path) -> None:
+    """API-06: tokenising is what costs, and it comes before the quota; a text is never refused that might fit."""
+    tokenizer = Tokenizer(model_folder)
+    longest = max((tokenizer.token_bytes[token_id] for token_id in range(len(tokenizer.token_bytes))), key=len)
+    text = (longest * 100).decode()
+    await tokenizer.encode(text, add_special_tokens=False, at_most=100)
+    with pytest.raises(TextTooLong):
+        await tokenizer.encode(text + "a", add_special_tokens=False, at_most=100)
+
+    definition = json.loads((folder / "tokenizer.json").read_text())
+    definition["normalizer"] = {"type": "Strip", "strip_left": True, "strip_right": True}
+    (folder / "tokenizer.json").write_text(json.dumps(definition))
+    assert await Tokenizer(folder).encode(" " * 10_000, add_special_tokens=False, at_most=1) == []
 
 
 async def test_no_token_is_put_before_what_has_one(folder: Path) -> None:
@@ -77,18 +93,18 @@ async def test_no_token_is_put_before_what_has_one(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(definition))
     tokenizer = Tokenizer(folder)
     asked = ChatRequest(model="m", messages=[Message(role="user", content="hi")])
-    ((first, second, *_),) = await ChatEndpoint().tokenize(asked, tokenizer)
+    ((first, second, *_),) = await ChatEndpoint().tokenize(asked, tokenizer, ROOMY)
     assert (first, second) != (1, 1)
     assert first == 1
-    (text,) = await CompletionEndpoint().tokenize(CompletionRequest(model="m", prompt="hi"), tokenizer)
-    (ids,) = await CompletionEndpoint().tokenize(CompletionRequest(model="m", prompt=text[1:]), tokenizer)
+    (text,) = await CompletionEndpoint().tokenize(CompletionRequest(model="m", prompt="hi"), tokenizer, ROOMY)
+    (ids,) = await CompletionEndpoint().tokenize(CompletionRequest(model="m", prompt=text[1:]), tokenizer, ROOMY)
     assert text == [1, *ids]
 
 
 async def test_long_texts_are_the_same_in_a_thread(model_folder: Path) -> None:
     tokenizer = Tokenizer(model_folder)
     text = "The quick brown fox. " * 1000
-    ids = await tokenizer.encode(text, add_special_tokens=True)
+    ids = await tokenizer.encode(text, add_special_tokens=True, at_most=ROOMY)
     assert b"".join(tokenizer.token_bytes[token_id] for token_id in ids).decode() == text
 
 

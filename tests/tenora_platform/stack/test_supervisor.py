@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -117,6 +118,28 @@ def test_a_part_that_does_not_become_ready_is_an_error(tmp_path: Path) -> None:
     slow = part(tmp_path, "slow", "time.sleep(60)", start_timeout_s=0.3)
     with pytest.raises(PartFailed, match="was not ready"):
         Supervisor([Stage([slow])], lambda: None).run()
+
+
+def test_a_question_that_fails_is_a_no(tmp_path: Path, run: Callable[[Supervisor], threading.Thread]) -> None:
+    """A probe's library raises what it likes; the supervisor and the other parts go on."""
+    asked: list[int] = []
+
+    def ready() -> bool:
+        asked.append(1)
+        if len(asked) < 3:
+            raise ConnectionResetError("the server went away")
+        return True
+
+    one = dataclasses.replace(part(tmp_path, "one", RUN), ready=ready)
+    supervisor = Supervisor([Stage([one])], lambda: None)
+    run(supervisor)
+    until(lambda: supervisor.up)
+    (child,) = supervisor.children
+    assert child.process is not None
+    asked.clear()
+    os.kill(child.process.pid, signal.SIGKILL)
+    until(lambda: child.restarts == 1 and child.state is PartState.READY)
+    assert len(asked) >= 3
 
 
 def test_a_part_that_ignores_the_polite_signal_is_killed(
