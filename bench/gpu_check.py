@@ -18,9 +18,11 @@ from torch import Tensor
 from tenora_engine.kernels import Kernels, kernels_for
 from tenora_engine.kernels.attention import AttentionBatch, Span
 from tenora_engine.kernels.kv import allocate_kv
-from tenora_engine.kernels.lora import LoraPair, Segment
+from tenora_engine.kernels.lora import LoraPair, LoraShape, Segment
 
 HQ, HKV, D, HIDDEN, BLOCK = 8, 2, 64, 512, 16
+QKV = LoraShape(HIDDEN, (HQ * D, HKV * D, HKV * D))
+RANKS = ((1, 1, 1), (8, 8, 8), (0, 0, 0), (0, 33, 0), (64, 16, 128))  # by slot, of q, k and v
 # Relative to the largest magnitude of the result: a few units in the last place, accumulated.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 Make = Callable[..., Tensor]  # random values of a shape, in the dtype and on the device under test
@@ -53,13 +55,27 @@ def silu(k: Kernels, make: Make) -> Tensor:
     return k.silu_mul(make(37, 2 * HIDDEN))
 
 
-def lora(k: Kernels, make: Make) -> Tensor:
-    """Ranks mixed, one slot without this layer, rows without an adapter, two adapters over one segment."""
-    y, x = make(37, 768), make(37, HIDDEN)
-    pairs = [LoraPair(make(HIDDEN, r), make(r, 768)) if r else None for r in (1, 8, 0, 64)]
-    segments = [Segment(0, 5, 0, 1.0), Segment(5, 6, 1, 0.5), Segment(6, 20, 2, 1.0), Segment(20, 37, 3, 2.0)]
-    k.add_lora(y, x, pairs, [*segments, Segment(20, 37, 1, 1.0)])
+def lora(k: Kernels, make: Make, num_rows: int) -> Tensor:
+    """On a q/k/v layer: ranks mixed, a slot without this layer, rows without an adapter, two adapters over one segment,
+    one token each, one long segment."""
+    y, x = make(num_rows, sum(QKV.slices)), make(num_rows, HIDDEN)
+    slots = k.make_lora_slots(QKV, len(RANKS), x.dtype, x.device)
+    for slot, ranks in enumerate(RANKS):
+        if any(ranks):
+            blocks = [make(rank, size) for rank, size in zip(ranks, QKV.slices, strict=True)]
+            slots.put(slot, LoraPair(make(HIDDEN, sum(ranks)), torch.block_diag(*blocks), ranks))
+    each = [Segment(row, row + 1, row % len(RANKS), 1.0) for row in range(7, 19)]
+    segments = [Segment(0, 6, 0, 0.5), *each, Segment(19, num_rows, 4, 2.0), Segment(19, num_rows, 1, -1.0)]
+    k.prepare_lora(segments, x.device)(y, x, slots)
     return y
+
+
+def lora_of_few(k: Kernels, make: Make) -> Tensor:
+    return lora(k, make, 37)
+
+
+def lora_of_many(k: Kernels, make: Make) -> Tensor:
+    return lora(k, make, 700)
 
 
 def attention(k: Kernels, make: Make) -> Tensor:
@@ -82,7 +98,8 @@ OPERATIONS: dict[str, Callable[[Kernels, Make], Tensor]] = {
     "add_rms_norm": norm,
     "rotate": rope,
     "silu_mul": silu,
-    "add_lora": lora,
+    "lora, few rows": lora_of_few,
+    "lora, many rows": lora_of_many,
     "store_kv, attention": attention,
 }
 

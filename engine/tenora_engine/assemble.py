@@ -74,7 +74,7 @@ def build_engine(
     memory = allocate_kv(
         spec.num_layers, num_blocks, config.block_size, spec.num_kv_heads, spec.head_dim, dtype, device
     )
-    slots = DeviceSlots(config.adapter_slots, spec.num_layers)
+    slots = DeviceSlots(config.adapter_slots, spec, decoder.kernels, dtype, device)
     loader = AdapterLoader(AdapterSource(store, base, spec, dtype).load, wake)
     residency = Residency(slots, config.adapter_slots, config.host_adapters, loader, clock)
     core = EngineCore(

@@ -14,7 +14,7 @@ from torch import Tensor
 from tenora_engine import sampler
 from tenora_engine.kernels.attention import AttentionBatch, Span
 from tenora_engine.kernels.kv import LayerKv
-from tenora_engine.kernels.lora import Segment
+from tenora_engine.kernels.lora import AddLora, Segment
 from tenora_engine.model.decoder import Adapters, Batch, Decoder
 from tenora_engine.sampler import Sampled
 from tenora_engine.scheduler import Chunk, Plan
@@ -113,21 +113,21 @@ class Runner:
             positions=self._indices(positions),
             places=self._indices(places),
             attention=attention,
-            segments=self._segments((item.uses, item.end - item.begin) for item in placed),
+            add_lora=self._prepare_lora((item.uses, item.end - item.begin) for item in placed),
         )
 
     def _indices(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
 
-    def _segments(self, runs: Iterable[tuple[tuple[AdapterUse, ...], int]]) -> list[Segment]:
-        """Segments of consecutive rows, given as (adapters, number of rows); neighbours with one adapter are one."""
+    def _prepare_lora(self, runs: Iterable[tuple[tuple[AdapterUse, ...], int]]) -> AddLora:
+        """For consecutive rows, given as (adapters, number of rows); neighbours with one adapter are one segment."""
         segments: list[Segment] = []
         begin = 0
         for uses, group in groupby(runs, key=lambda run: run[0]):
             end = begin + sum(length for _, length in group)
             segments += (Segment(begin, end, self._slot_of(use.digest), use.scale) for use in uses)
             begin = end
-        return segments
+        return self._decoder.kernels.prepare_lora(segments, self._device)
 
     def _sample(self, hidden: Tensor, sampling: Sequence[_Placed]) -> dict[int, Sampled | Failure]:
         """By id of the chunk: its token, or why there is none."""
@@ -147,8 +147,8 @@ class Runner:
         return outcomes
 
     def _logits(self, hidden: Tensor, rows: Sequence[int], uses: Sequence[tuple[AdapterUse, ...]]) -> Tensor:
-        segments = self._segments((use, 1) for use in uses)
-        return self._decoder.logits(hidden.index_select(0, self._indices(rows)), segments, self._adapters)
+        add_lora = self._prepare_lora((use, 1) for use in uses)
+        return self._decoder.logits(hidden.index_select(0, self._indices(rows)), add_lora, self._adapters)
 
     def _prompt_logprobs(self, hidden: Tensor, item: _Placed) -> list[TokenLogprob]:
         """Of the prompt's tokens that this chunk predicts and that are not there yet."""

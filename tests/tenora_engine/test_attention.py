@@ -9,7 +9,6 @@ import torch
 
 from tenora_engine.kernels.attention import AttentionBatch, Span, prepare_attention
 from tenora_engine.kernels.kv import allocate_kv, store_kv
-from tenora_engine.kernels.lora import LoraPair, Segment, add_lora
 
 BLOCK = 4
 
@@ -48,17 +47,3 @@ def test_any_mix_of_lengths(num_heads: int, num_kv_heads: int):
         expected.append(naive(q, keys, values, context - length))
     attention = prepare_attention(AttentionBatch(spans, BLOCK), torch.device("cpu"), torch.float32)
     torch.testing.assert_close(attention(torch.cat(queries), layer), torch.cat(expected), atol=1e-5, rtol=1e-5)
-
-
-def test_lora_segments():
-    """Ranks mixed, a gap without adapter, an adapter that leaves this layer alone, two adapters on one segment."""
-    torch.manual_seed(0)
-    pairs = [LoraPair(torch.randn(6, rank), torch.randn(rank, 5)) for rank in (1, 3, 64)]
-    slots = [pairs[0], None, pairs[1], pairs[2]]
-    x, y = torch.randn(9, 6), torch.randn(9, 5)
-    segments = [Segment(0, 1, 3, 1.0), Segment(2, 6, 0, 0.5), Segment(2, 6, 2, -1.0), Segment(6, 9, 1, 1.0)]
-    expected = y.clone()
-    expected[0] += x[0] @ pairs[2].a @ pairs[2].b
-    expected[2:6] += 0.5 * (x[2:6] @ pairs[0].a @ pairs[0].b) - x[2:6] @ pairs[1].a @ pairs[1].b
-    add_lora(y, x, slots, segments)
-    torch.testing.assert_close(y, expected, atol=1e-4, rtol=1e-4)

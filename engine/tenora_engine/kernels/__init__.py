@@ -1,12 +1,13 @@
 """The operations between the projections, behind one seam: `kernels_for(device)` says who computes them.
 
 Every operation has a reference in plain torch, which is the truth that faster ones are tested against. Imports torch
-only. Shapes: T tokens of the step, H hidden, Hq query heads, Hkv key/value heads, D head dimension.
+only, and triton once a GPU asks. Shapes: T tokens of the step, H hidden, Hq query heads, Hkv key/value heads, D head
+dimension.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,8 @@ class Kernels:
     store_kv: Callable[[kv.LayerKv, Tensor, Tensor, Tensor], None]
     prepare_attention: Callable[[attention.AttentionBatch, torch.device, torch.dtype], attention.Attention]
     silu_mul: Callable[[Tensor], Tensor]
-    add_lora: Callable[[Tensor, Tensor, lora.Pairs, lora.Segments], None]
+    make_lora_slots: Callable[[lora.LoraShape, int, torch.dtype, torch.device], lora.LoraSlots]
+    prepare_lora: Callable[[Sequence[lora.Segment], torch.device], lora.AddLora]
 
 
 REFERENCE = Kernels(
@@ -33,10 +35,15 @@ REFERENCE = Kernels(
     store_kv=kv.store_kv,
     prepare_attention=attention.prepare_attention,
     silu_mul=activation.silu_mul,
-    add_lora=lora.add_lora,
+    make_lora_slots=lora.make_lora_slots,
+    prepare_lora=lora.prepare_lora,
 )
 
 
 def kernels_for(device: torch.device) -> Kernels:
-    """Today every device has the reference only."""
+    """Triton on a GPU, NVIDIA's or AMD's (torch calls both cuda); elsewhere the reference, which needs no triton."""
+    if device.type == "cuda":
+        from tenora_engine.kernels.on_triton import TRITON
+
+        return TRITON
     return REFERENCE

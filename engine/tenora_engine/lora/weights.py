@@ -9,8 +9,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from tenora_engine.kernels.lora import LoraPair
-from tenora_engine.model.decoder import Adapters, LayerPairs
+from tenora_engine.kernels import Kernels
+from tenora_engine.kernels.lora import LoraPair, LoraShape, LoraSlots
+from tenora_engine.model.decoder import Adapters, LayerSlots
 from tenora_engine.model.spec import ModelSpec
 
 
@@ -44,74 +45,98 @@ class AdapterWeights:
 
 
 @dataclass(frozen=True, slots=True)
-class _Slice:
-    """Where one module's outputs lie in the fused projection."""
+class _Modules:
+    """The modules that one (fused) projection is made of, and its shape."""
 
-    module: str
-    size: int
+    names: tuple[str, ...]
+    shape: LoraShape
 
 
 LM_HEAD: Final = "lm_head"
 
 
+def _qkv(spec: ModelSpec) -> _Modules:
+    names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    return _Modules(names, LoraShape(spec.hidden_size, (spec.q_size, spec.kv_size, spec.kv_size)))
+
+
+def _output(spec: ModelSpec) -> _Modules:
+    return _Modules(("self_attn.o_proj",), LoraShape(spec.q_size, (spec.hidden_size,)))
+
+
+def _gate_up(spec: ModelSpec) -> _Modules:
+    sizes = (spec.intermediate_size, spec.intermediate_size)
+    return _Modules(("mlp.gate_proj", "mlp.up_proj"), LoraShape(spec.hidden_size, sizes))
+
+
+def _down(spec: ModelSpec) -> _Modules:
+    return _Modules(("mlp.down_proj",), LoraShape(spec.intermediate_size, (spec.hidden_size,)))
+
+
+def _lm_head(spec: ModelSpec) -> _Modules:
+    return _Modules((LM_HEAD,), LoraShape(spec.hidden_size, (spec.vocab_size,)))
+
+
 def arrange(modules: Mapping[str, ModuleWeights], spec: ModelSpec, dtype: torch.dtype) -> AdapterWeights:
     """`modules` by path ("model.layers.0.self_attn.q_proj"), fused as the base is. Raises UnknownModule."""
     remaining = dict(modules)
-    q, kv, inner, hidden = spec.q_size, spec.kv_size, spec.intermediate_size, spec.hidden_size
 
-    def fuse(prefix: str, *slices: _Slice) -> LoraPair | None:
-        return _fuse([(remaining.pop(f"{prefix}{part.module}", None), part.size) for part in slices], dtype)
+    def fuse(prefix: str, fused: _Modules) -> LoraPair | None:
+        return _fuse([remaining.pop(f"{prefix}{name}", None) for name in fused.names], fused.shape, dtype)
 
     layers = []
     for index in range(spec.num_layers):
         prefix = f"model.layers.{index}."
         layers.append(
             AdapterLayer(
-                qkv=fuse(f"{prefix}self_attn.", _Slice("q_proj", q), _Slice("k_proj", kv), _Slice("v_proj", kv)),
-                output=fuse(f"{prefix}self_attn.", _Slice("o_proj", hidden)),
-                gate_up=fuse(f"{prefix}mlp.", _Slice("gate_proj", inner), _Slice("up_proj", inner)),
-                down=fuse(f"{prefix}mlp.", _Slice("down_proj", hidden)),
+                qkv=fuse(prefix, _qkv(spec)),
+                output=fuse(prefix, _output(spec)),
+                gate_up=fuse(prefix, _gate_up(spec)),
+                down=fuse(prefix, _down(spec)),
             )
         )
-    lm_head = fuse("", _Slice(LM_HEAD, spec.vocab_size))
+    lm_head = fuse("", _lm_head(spec))
     if remaining:
         raise UnknownModule(sorted(remaining)[0])
     return AdapterWeights(tuple(layers), lm_head)
 
 
-def _fuse(parts: Sequence[tuple[ModuleWeights | None, int]], dtype: torch.dtype) -> LoraPair | None:
+def _fuse(parts: Sequence[ModuleWeights | None], shape: LoraShape, dtype: torch.dtype) -> LoraPair | None:
     """One pair for modules that share their input: the A side by side, the B on a diagonal, scaling folded into B."""
-    present = [weights for weights, _ in parts if weights is not None]
+    present = [weights for weights in parts if weights is not None]
     if not present:
         return None
     a = torch.cat([weights.a for weights in present]).to(dtype).t().contiguous()
-    b = torch.zeros(a.shape[1], sum(size for _, size in parts), dtype=dtype)
+    b = torch.zeros(a.shape[1], shape.out_features, dtype=dtype)
+    ranks = tuple(0 if weights is None else weights.a.shape[0] for weights in parts)
     row = column = 0
-    for weights, size in parts:
+    for weights, rank, size in zip(parts, ranks, shape.slices, strict=True):
         if weights is not None:
-            rank = weights.a.shape[0]
             b[row : row + rank, column : column + size] = (weights.b.float() * weights.scaling).t()
-            row += rank
-        column += size
-    return LoraPair(a, b)
+        row, column = row + rank, column + size
+    return LoraPair(a, b, ranks)
 
 
 class DeviceSlots:
     """The adapters that a step can use, by slot index. `adapters` is what the decoder reads; it never moves."""
 
-    def __init__(self, num_slots: int, num_layers: int) -> None:
-        self._layers = [
-            (_empty(num_slots), _empty(num_slots), _empty(num_slots), _empty(num_slots)) for _ in range(num_layers)
+    def __init__(
+        self, num_slots: int, spec: ModelSpec, kernels: Kernels, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        def make(fused: _Modules) -> LoraSlots:
+            return kernels.make_lora_slots(fused.shape, num_slots, dtype, device)
+
+        layers = [
+            LayerSlots(make(_qkv(spec)), make(_output(spec)), make(_gate_up(spec)), make(_down(spec)))
+            for _ in range(spec.num_layers)
         ]
-        self._lm_head = _empty(num_slots)
-        self.adapters = Adapters([LayerPairs(*lists) for lists in self._layers], self._lm_head)
+        self.adapters = Adapters(layers, make(_lm_head(spec)))
 
     def put(self, slot: int, weights: AdapterWeights) -> None:
         """Replace what lies in a slot. No step that uses the slot may be under way."""
-        for (qkv, output, gate_up, down), layer in zip(self._layers, weights.layers, strict=True):
-            qkv[slot], output[slot], gate_up[slot], down[slot] = layer.qkv, layer.output, layer.gate_up, layer.down
-        self._lm_head[slot] = weights.lm_head
-
-
-def _empty(num_slots: int) -> list[LoraPair | None]:
-    return [None] * num_slots
+        for slots, layer in zip(self.adapters.layers, weights.layers, strict=True):
+            slots.qkv.put(slot, layer.qkv)
+            slots.output.put(slot, layer.output)
+            slots.gate_up.put(slot, layer.gate_up)
+            slots.down.put(slot, layer.down)
+        self.adapters.lm_head.put(slot, weights.lm_head)

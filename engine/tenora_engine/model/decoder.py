@@ -11,28 +11,28 @@ from torch import Tensor
 from tenora_engine.kernels import Kernels
 from tenora_engine.kernels.attention import Attention
 from tenora_engine.kernels.kv import LayerKv
-from tenora_engine.kernels.lora import Pairs, Segments
+from tenora_engine.kernels.lora import AddLora, LoraSlots
 from tenora_engine.model.rope import rope_table
 from tenora_engine.model.spec import ModelSpec
 from tenora_engine.model.weights import LayerWeights, ModelWeights
 
 
 @dataclass(frozen=True, slots=True)
-class LayerPairs:
-    """The LoRA pairs of one layer, each by slot."""
+class LayerSlots:
+    """The adapters of one layer's projections, each by slot."""
 
-    qkv: Pairs
-    output: Pairs
-    gate_up: Pairs
-    down: Pairs
+    qkv: LoraSlots
+    output: LoraSlots
+    gate_up: LoraSlots
+    down: LoraSlots
 
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
     """All adapters in their slots, as the decoder sees them."""
 
-    layers: Sequence[LayerPairs]
-    lm_head: Pairs
+    layers: Sequence[LayerSlots]
+    lm_head: LoraSlots
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Batch:
     positions: Tensor  # int64 [T]
     places: Tensor  # int64 [T], where their keys and values go: block * block_size + offset
     attention: Attention
-    segments: Segments  # of tokens
+    add_lora: AddLora
 
 
 class Decoder:
@@ -59,38 +59,38 @@ class Decoder:
         x = F.embedding(batch.token_ids, self.weights.embedding)
         cos_sin = self._rope.index_select(0, batch.positions)
         residual: Tensor | None = None
-        for layer, pairs, layer_cache in zip(self.weights.layers, adapters.layers, cache, strict=True):
+        for layer, slots, layer_cache in zip(self.weights.layers, adapters.layers, cache, strict=True):
             x, residual = kernels.add_rms_norm(x, residual, layer.input_norm, eps)
-            x = self._attention(x, layer, pairs, layer_cache, cos_sin, batch)
+            x = self._attention(x, layer, slots, layer_cache, cos_sin, batch)
             x, residual = kernels.add_rms_norm(x, residual, layer.post_norm, eps)
-            x = self._mlp(x, layer, pairs, batch.segments)
+            x = self._mlp(x, layer, slots, batch.add_lora)
         return kernels.add_rms_norm(x, residual, self.weights.final_norm, eps).out
 
-    def logits(self, hidden: Tensor, segments: Segments, adapters: Adapters) -> Tensor:
-        """hidden: [rows, hidden], only where a token is wanted; `segments` of these rows. fp32 [rows, vocab]."""
+    def logits(self, hidden: Tensor, add_lora: AddLora, adapters: Adapters) -> Tensor:
+        """hidden: [rows, hidden], only where a token is wanted; `add_lora` for these rows. fp32 [rows, vocab]."""
         y = self.weights.lm_head(hidden)
-        self.kernels.add_lora(y, hidden, adapters.lm_head, segments)
+        add_lora(y, hidden, adapters.lm_head)
         return y.float()
 
     def _attention(
-        self, x: Tensor, layer: LayerWeights, pairs: LayerPairs, cache: LayerKv, cos_sin: Tensor, batch: Batch
+        self, x: Tensor, layer: LayerWeights, slots: LayerSlots, cache: LayerKv, cos_sin: Tensor, batch: Batch
     ) -> Tensor:
         spec, kernels = self.spec, self.kernels
         qkv = layer.qkv(x)
-        kernels.add_lora(qkv, x, pairs.qkv, batch.segments)
+        batch.add_lora(qkv, x, slots.qkv)
         heads = qkv.view(-1, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
         first_value = spec.num_heads + spec.num_kv_heads
         kernels.rotate(heads[:, :first_value], cos_sin)
         kernels.store_kv(cache, heads[:, spec.num_heads : first_value], heads[:, first_value:], batch.places)
         mixed = batch.attention(heads[:, : spec.num_heads], cache).view(-1, spec.q_size)
         out = layer.output(mixed)
-        kernels.add_lora(out, mixed, pairs.output, batch.segments)
+        batch.add_lora(out, mixed, slots.output)
         return out
 
-    def _mlp(self, x: Tensor, layer: LayerWeights, pairs: LayerPairs, segments: Segments) -> Tensor:
+    def _mlp(self, x: Tensor, layer: LayerWeights, slots: LayerSlots, add_lora: AddLora) -> Tensor:
         gate_up = layer.gate_up(x)
-        self.kernels.add_lora(gate_up, x, pairs.gate_up, segments)
+        add_lora(gate_up, x, slots.gate_up)
         inner = self.kernels.silu_mul(gate_up)
         out = layer.down(inner)
-        self.kernels.add_lora(out, inner, pairs.down, segments)
+        add_lora(out, inner, slots.down)
         return out

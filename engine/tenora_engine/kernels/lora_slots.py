@@ -1,0 +1,92 @@
+"""Adapters in a GPU's memory: each at its real rank in memory of its own, and a table of where they are.
+
+The kernels read addresses and ranks from the table, which never moves: a slot's content can change between two replays
+of a CUDA graph. An adapter of rank 8 costs rank-8 memory, whatever lies in the other slots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tenora_engine.kernels.lora import LoraPair, LoraShape
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The layer's outputs in chunks of at most `width` columns, none across two slices."""
+
+    width: int
+    table: Tensor  # int32 [num_chunks, 5]: slice, first column, end column, the slice's first column, its size
+
+    @property
+    def num_chunks(self) -> int:
+        return self.table.shape[0]
+
+
+class TableSlots:
+    """The adapters of one layer by slot.
+
+    `table`: int64 [num_slots, 2 + 3 S] for S slices. A slot's row is the address of its A, its rank, and for each
+    slice the address of its B, the first of its ranks in A, and how many they are. All zero: nothing to add.
+    """
+
+    def __init__(self, shape: LoraShape, num_slots: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.table = torch.zeros(num_slots, 2 + 3 * len(shape.slices), dtype=torch.int64, device=device)
+        self.ranks = np.zeros((num_slots, len(shape.slices)), dtype=np.int64)  # the host's copy
+        # Whether every row and every chunk begins at a multiple of 16 elements, so that loads can be wide.
+        self.aligned = shape.in_features % 16 == 0 and all(size % 16 == 0 for size in shape.slices)
+        self._placed: list[tuple[Tensor, ...]] = [()] * num_slots  # what the addresses point to
+        self._columns: dict[int, Columns] = {}
+
+    def put(self, slot: int, pair: LoraPair | None) -> None:
+        """Replace what lies in a slot. No step that uses the slot may be under way. Raises ValueError."""
+        row = [0] * self.table.shape[1]
+        placed: tuple[Tensor, ...] = ()
+        if pair is not None:
+            self._check(pair)
+            a = pair.a.to(self.table.device).t().contiguous()  # [rank, in_features]
+            placed = (a, *self._slices(pair))
+            row[:2] = [a.data_ptr(), a.shape[0]]
+            first = 0
+            for index, (b, rank) in enumerate(zip(placed[1:], pair.ranks, strict=True)):
+                row[2 + 3 * index : 5 + 3 * index] = [b.data_ptr(), first, rank]
+                first += rank
+        self.table[slot].copy_(torch.tensor(row))
+        self.ranks[slot] = 0 if pair is None else pair.ranks
+        self._placed[slot] = placed
+
+    def columns(self, width: int) -> Columns:
+        if width not in self._columns:
+            rows, start = [], 0
+            for index, size in enumerate(self.shape.slices):
+                for begin in range(start, start + size, width):
+                    rows.append((index, begin, min(begin + width, start + size), start, size))
+                start += size
+            table = torch.tensor(rows, dtype=torch.int32).to(self.table.device)
+            self._columns[width] = Columns(width, table)
+        return self._columns[width]
+
+    def _slices(self, pair: LoraPair) -> list[Tensor]:
+        """B of each slice, [rank, size]: the blocks on the diagonal of `pair.b`, without the zeros around them."""
+        row = column = 0
+        blocks = []
+        for rank, size in zip(pair.ranks, self.shape.slices, strict=True):
+            block = torch.empty(rank, size, dtype=self.dtype, device=self.table.device)
+            blocks.append(block.copy_(pair.b[row : row + rank, column : column + size]))
+            row, column = row + rank, column + size
+        return blocks
+
+    def _check(self, pair: LoraPair) -> None:
+        rank = sum(pair.ranks)
+        if pair.a.shape != (self.shape.in_features, rank) or pair.b.shape != (rank, self.shape.out_features):
+            raise ValueError(f"LoRA of shapes {tuple(pair.a.shape)}, {tuple(pair.b.shape)} for a layer {self.shape}")
+        if len(pair.ranks) != len(self.shape.slices):
+            raise ValueError(f"LoRA of {len(pair.ranks)} slices for a layer {self.shape}")
+        if pair.a.dtype != self.dtype or pair.b.dtype != self.dtype:
+            raise ValueError(f"LoRA in {pair.a.dtype}, {pair.b.dtype} for a layer in {self.dtype}")

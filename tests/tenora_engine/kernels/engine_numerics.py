@@ -1,0 +1,54 @@
+"""A whole engine on the Triton kernels, interpreted, against one on the reference. Run by test_interpreter.py."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from engine_under_test import TINY_VOCAB, EngineUnderTest, World
+
+from tenora_engine import assemble
+from tenora_engine.kernels import bgmv, lora_launch, on_triton, sgmv
+from tenora_engine.wire import AdapterUse
+
+
+def answers(engine: EngineUnderTest, world: World) -> list[Any]:
+    """Base and three adapters in one batch, one request with two of them; prompts in chunks beside decodes."""
+    r4, r8 = (AdapterUse(world.digests[name], scale) for name, scale in (("r4", 1.0), ("r8", 0.5)))
+    mixes: list[list[Any]] = [[], world.uses("r1"), [r4], [r8], [r4, r8]]
+    for seed, uses in enumerate(mixes):
+        prompt = random.Random(seed).choices(range(3, TINY_VOCAB), k=5 + 6 * seed)
+        engine.submit(prompt, uses, max_tokens=3, logprobs=0, prompt_logprobs=0)
+    told = engine.finish()
+    engine.assert_at_rest()
+    return [(answer.text, answer.prompt_logprobs, answer.logprobs[0]) for answer in told.values()]
+
+
+def test_the_engine_answers_as_on_the_reference(
+    make_engine: Callable[..., EngineUnderTest], world: World, monkeypatch: pytest.MonkeyPatch
+):
+    wanted = answers(make_engine(max_batch_tokens=40), world)
+    launched = set()
+
+    def watched(kernel: str, module: Any) -> None:
+        launch = getattr(module, kernel)
+
+        def noted(*arguments: Any) -> Any:
+            launched.add(kernel)
+            return launch(*arguments)
+
+        monkeypatch.setattr(on_triton, kernel, noted)
+
+    for kernel, module in (("bgmv", bgmv), ("shrink", sgmv), ("expand", sgmv)):
+        watched(kernel, module)
+    monkeypatch.setattr(lora_launch, "DECODE_ROWS", 20)  # so that this little batch takes both ways
+    monkeypatch.setattr(assemble, "kernels_for", lambda device: on_triton.TRITON)
+    got = answers(make_engine(max_batch_tokens=40), world)
+    assert launched == {"bgmv", "shrink", "expand"}
+    for (text, prompt, logprobs), (want_text, want_prompt, want_logprobs) in zip(got, wanted, strict=True):
+        assert text == want_text
+        for entry, want in zip([*prompt[1:], *logprobs], [*want_prompt[1:], *want_logprobs], strict=True):
+            assert entry.token_id == want.token_id
+            assert entry.logprob == pytest.approx(want.logprob, abs=1e-4)
