@@ -45,7 +45,9 @@ class Embedded:
 
     @property
     def model_folder(self) -> Path:
-        return self.settings.model or self.home.root / "models" / self.settings.model_name
+        if self.settings.model is not None:
+            return self.settings.model.expanduser().absolute()  # the parts start in another folder
+        return self.home.root / "models" / self.settings.model_name
 
     def check(self) -> None:
         """What can be known to go wrong before anything starts. Raises StackError."""
@@ -152,8 +154,8 @@ class Embedded:
     def _prepare_model(self) -> None:
         """Make the embedded model's folder, once; a folder that the person named is taken as it is."""
         if self.settings.model is not None:
-            if not (self.settings.model / "config.json").is_file():
-                raise StackError(f"TENORA_MODEL={self.settings.model} holds no config.json")
+            if not (self.model_folder / "config.json").is_file():
+                raise StackError(f"TENORA_MODEL={self.model_folder} holds no config.json")
             return
         if (self.model_folder / "prepared.json").is_file():  # it appears whole, by a rename
             return

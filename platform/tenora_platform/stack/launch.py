@@ -102,6 +102,7 @@ def start_detached(config: Settings) -> Iterator[StackState]:
                 "TENORA_HOME": str(home.root),
                 "TENORA_HOST": config.host,
                 "TENORA_PORT": str(config.port),
+                **({} if config.model is None else {"TENORA_MODEL": str(config.model.expanduser().absolute())}),
             },
         )
     last: StackState | None = None
