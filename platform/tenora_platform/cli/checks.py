@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tenora_platform.settings import settings
+from tenora_platform.settings import Settings, settings
 from tenora_platform.stack.ports import port_is_free
 
 
@@ -55,13 +55,7 @@ def run_checks() -> list[Check]:
         ),
         _web_ui(),
         _disk(home),
-        Check(
-            "port",
-            port_is_free(config.port, config.host),
-            f"{config.host}:{config.port}",
-            "it is in use (perhaps by a running platform: tenora status); choose another with TENORA_PORT",
-            needed=False,
-        ),
+        _port(config),
         Check("cores", True, f"{os.cpu_count()}", ""),
     ]
 
@@ -81,6 +75,22 @@ def _web_ui() -> Check:
         "build it with: make webui (the API works without it)",
         needed=False,
     )
+
+
+def _port(config: Settings) -> Check:
+    address = f"{config.host}:{config.port}"
+    remedy = "another program uses it; choose another with TENORA_PORT"
+    if port_is_free(config.port, config.host):
+        return Check("port", True, address, remedy)
+    if importlib.util.find_spec("psutil") is not None:  # without it no embedded platform can run here
+        from tenora_platform.stack.launch import open_home
+        from tenora_platform.stack.state import is_running, read_state
+
+        home = open_home(config)
+        state = read_state(home)
+        if state is not None and is_running(home) and state.urls.get("web") == f"http://{address}/":
+            return Check("port", True, f"{address}, served by the platform that runs", remedy)
+    return Check("port", False, address, remedy, needed=False)
 
 
 def _disk(home: Path) -> Check:

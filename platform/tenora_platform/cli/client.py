@@ -109,7 +109,10 @@ def _message(response: httpx.Response) -> str:
         message = str(error["message"])
     except (ValueError, KeyError, TypeError):
         return f"{response.request.method} {response.request.url.path} answered {response.status_code}"
-    where = f" ({error['param']})" if error.get("param") else ""
+    param = error.get("param")
+    where = f" ({param})" if param and param not in message else ""
     report = error.get("report") or {}
     lines = [f"  - {item['code']}: {item['message']}" for item in report.get("problems", [])]
+    if len(lines) == 1 and lines[0].endswith(f": {message}"):
+        lines = []  # the message said it
     return "\n".join([f"{message}{where}", *lines])

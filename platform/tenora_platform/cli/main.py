@@ -38,6 +38,12 @@ def run() -> None:
     except CommandError as error:
         errors.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
         sys.exit(1)
+    except ValueError as error:
+        message = _wrong_settings(error)
+        if message is None:
+            raise
+        errors.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+        sys.exit(1)
     except ModuleNotFoundError as error:
         wanted = escape(f"tenora[{_EXTRAS.get(error.name or '', 'platform')}]")
         errors.print(
@@ -46,6 +52,18 @@ def run() -> None:
             soft_wrap=True,
         )
         sys.exit(1)
+
+
+def _wrong_settings(error: ValueError) -> str | None:
+    """What is wrong in the environment, when that is what this error says."""
+    try:
+        from pydantic import ValidationError
+    except ModuleNotFoundError:
+        return None
+    if not isinstance(error, ValidationError) or error.title != "Settings":
+        return None
+    # The value is not shown: some settings are secrets.
+    return "\n".join(f"TENORA_{'_'.join(map(str, item['loc'])).upper()}: {item['msg']}" for item in error.errors())
 
 
 if __name__ == "__main__":

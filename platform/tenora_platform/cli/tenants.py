@@ -17,8 +17,8 @@ def create(
     name: Annotated[str, typer.Argument(help="Short name: a-z, 0-9, '.', '_' and '-'.")],
     display_name: Annotated[str | None, typer.Option(help="Name for people.")] = None,
     timezone: Annotated[str, typer.Option(help="IANA time zone of its billing days.")] = "UTC",
-    requests_per_minute: Annotated[int | None, typer.Option(help="Limit; none means unlimited.")] = None,
-    tokens_per_minute: Annotated[int | None, typer.Option(help="Limit; none means unlimited.")] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(min=0, help="Limit; none means unlimited.")] = None,
+    tokens_per_minute: Annotated[int | None, typer.Option(min=0, help="Limit; none means unlimited.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a tenant."""
@@ -49,7 +49,6 @@ def list_tenants(
         print_json(tenants)
         return
     rows = [
-        (t["name"], t["display_name"], t["timezone"], "disabled" if t["disabled_at"] else "active", t["id"])
-        for t in tenants
+        (t["name"], t["display_name"], t["timezone"], "disabled" if t["disabled_at"] else "active") for t in tenants
     ]
-    out.print(table(["name", "display name", "time zone", "state", "id"], rows))
+    out.print(table(["name", "display name", "time zone", "state"], rows))
