@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, SpinnerColumn, TextColumn, TransferSpeedColumn
 
 from tenora_adapters.manifest import CONFIG_FILE, WEIGHTS_FILE
 from tenora_platform.cli.options import AsJson, Tenant
-from tenora_platform.cli.terminal import CommandError, errors, out, print_json, say, short_time, table
+from tenora_platform.cli.terminal import CommandError, out, print_json, progress, say, short_time, table
 
 if TYPE_CHECKING:
     from tenora_platform.cli.client import ControlClient
@@ -72,7 +72,7 @@ def push_adapter(control: ControlClient, path: Path, tenant_id: str, name: str) 
     """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with ExitStack() as stack:
-        bar = stack.enter_context(Progress(*columns, console=errors, transient=True))
+        bar = stack.enter_context(progress(*columns))
         files = _files_of(path)
         task = bar.add_task(f"Uploading {name}", total=sum(file.stat().st_size for file in files))
         parts = [

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from tenora_platform.cli.terminal import CommandError, errors, out, say, table
+from tenora_platform.cli.terminal import CommandError, out, progress, say, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -95,7 +95,7 @@ def _chat(run: Callable[[OnText], list[Answer]]) -> list[Answer]:
     """Run the chats with a line of progress per tokens streamed."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     pieces: dict[tuple[str, str], int] = {}
-    with Progress(*columns, console=errors, transient=True) as bar:
+    with progress(*columns) as bar:
         task = bar.add_task("Streaming", total=None)
 
         def on_text(model: str, tenant: str) -> None:

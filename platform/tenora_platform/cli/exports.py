@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from tenora_platform.cli.options import AsJson, Tenant
-from tenora_platform.cli.terminal import CommandError, errors, print_json, say
+from tenora_platform.cli.terminal import CommandError, print_json, say, waiting
 
 if TYPE_CHECKING:
     from tenora_platform.cli.client import ControlClient
@@ -48,7 +48,7 @@ def make_export(control: ControlClient, tenant_id: str, month: str, path: Path) 
     made: dict[str, Any] = control.post(f"/tenants/{tenant_id}/exports", json={"period": month})
     url = f"/tenants/{tenant_id}/exports/{made['id']}"
     deadline = time.monotonic() + _TIMEOUT_S
-    with errors.status("Making the export"):
+    with waiting("Making the export"):
         while made["status"] == "pending":
             if time.monotonic() > deadline:
                 raise CommandError("the export takes unusually long; is the worker up? tenora status")
@@ -56,9 +56,13 @@ def make_export(control: ControlClient, tenant_id: str, month: str, path: Path) 
             made = control.get(url)
     if made["status"] != "ready":
         raise CommandError(f"the export failed: {made.get('error') or 'see the worker log'}")
-    path.write_bytes(control.download(f"{url}/file"))
+    document = control.download(f"{url}/file")
+    try:
+        path.write_bytes(document)
+    except OSError as error:
+        raise CommandError(f"the export is made, but {path} cannot be written: {error.strerror}") from error
     return made
 
 
 def summary(made: dict[str, Any]) -> str:
-    return f"{made['rows']} rows, revision {made['revision']}, sha256 {made['sha256']}"
+    return f"{made['rows']} row{'' if made['rows'] == 1 else 's'}, revision {made['revision']}, sha256 {made['sha256']}"

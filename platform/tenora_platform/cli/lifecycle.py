@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn
 
 from tenora_platform.cli.options import AsJson
-from tenora_platform.cli.terminal import CommandError, errors, out, print_json, say, table
+from tenora_platform.cli.terminal import CommandError, errors, out, print_json, progress, say, table, waiting
 
 if TYPE_CHECKING:
     from tenora_platform.settings import Settings
@@ -42,6 +42,9 @@ def register(app: typer.Typer) -> None:
             seen: dict[str, str] = {}
 
             def on_state(state: StackState) -> None:
+                if state.progress is not None and state.progress.what not in seen:
+                    seen[state.progress.what] = "begun"
+                    say(state.progress.what)
                 for part in state.parts:
                     if seen.get(part.name) != part.state:
                         seen[part.name] = part.state
@@ -66,7 +69,7 @@ def register(app: typer.Typer) -> None:
 
         home = open_home(settings())
         try:
-            with errors.status("Stopping"):
+            with waiting("Stopping"):
                 stopped = stop(home)
         except StackError as error:
             raise CommandError(str(error)) from error
@@ -124,12 +127,14 @@ def show_start(config: Settings) -> None:
     from tenora_platform.stack.state import PartState
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    with Progress(*columns, console=errors, transient=True) as bar:
+    with progress(*columns) as bar:
         task = bar.add_task("Starting", total=None)
+        if not errors.is_terminal:
+            errors.print("Starting the platform; this takes up to a minute.")
         for state in start_detached(config):
             if state.progress is not None:
-                progress = state.progress
-                bar.update(task, description=progress.what, completed=progress.done, total=progress.total)
+                step = state.progress
+                bar.update(task, description=step.what, completed=step.done, total=step.total)
             elif state.parts:
                 ready = sum(part.state is PartState.READY for part in state.parts)
                 waiting = [part.name for part in state.parts if part.state is not PartState.READY]
@@ -143,7 +148,7 @@ def print_urls(state: StackState) -> None:
 
     config = settings()
     home = open_home(config)
-    out.print(f"Tenora {state.version} is up.", style="bold green")
+    say(f"[bold green]Tenora {state.version} is up.[/]")
     say(f"  API      {state.urls['api']}")
     say(f"  web UI   {state.urls['web']}")
     say(f"  sign in  {config.admin_user}, password in {home.secrets_file} (admin_password)")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress, ProgressColumn
 from rich.table import Table
 
 out: Final = Console()
@@ -27,6 +29,16 @@ def say(line: str, *, markup: bool = True) -> None:
     out.print(line, markup=markup, highlight=False, soft_wrap=True)
 
 
+def waiting(what: str) -> AbstractContextManager[object]:
+    """Say at a terminal that something takes its time; elsewhere, nothing."""
+    return errors.status(what) if errors.is_terminal else nullcontext()
+
+
+def progress(*columns: ProgressColumn) -> Progress:
+    """Progress at a terminal, gone when it is done; elsewhere, nothing."""
+    return Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal)
+
+
 def print_json(value: Any) -> None:
     """Print machine-readable output, undecorated whatever the terminal is."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
@@ -38,7 +50,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str |
     result = Table(title=title, title_justify="left", header_style="bold")
     for index, name in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
-        result.add_column(name, justify="right" if numeric else "left")
+        result.add_column(name, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         result.add_row(*(f"{cell:,}" if isinstance(cell, int) else escape(str(cell)) for cell in row))
     return result
