@@ -70,8 +70,7 @@ def register(app: typer.Typer) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             for tenant in access:
                 month = control.get(f"/tenants/{tenant.id}/usage", bucket="day")["items"][-1]["bucket_start"][:7]
-                path = folder / f"{tenant.name}-{month}.csv"
-                made = make_export(control, tenant.id, month, path)
+                made, path = make_export(control, tenant.id, month, f"{folder}/{tenant.name}-{month}")
                 say(f"Billing export of {tenant.name}: {path}")
                 say(f"  {summary(made)}")
 

@@ -35,16 +35,18 @@ def register(app: typer.Typer) -> None:
         with connect() as control:
             row = control.tenant(tenant)
             month = period or datetime.now(ZoneInfo(row["timezone"])).strftime("%Y-%m")
-            path = output or Path(f"tenora-{row['name']}-{month}.csv")
-            made = make_export(control, row["id"], month, path)
+            made, path = make_export(control, row["id"], month, output or f"tenora-{row['name']}-{month}")
         if as_json:
             print_json(made)
             return
         say(f"{path}: {summary(made)}")
 
 
-def make_export(control: ControlClient, tenant_id: str, month: str, path: Path) -> dict[str, Any]:
-    """Make the export of a month, wait for it and write its CSV to `path`; the export. Raises CommandError."""
+def make_export(control: ControlClient, tenant_id: str, month: str, to: Path | str) -> tuple[dict[str, Any], Path]:
+    """Make the export of a month, wait for it and write its CSV; the export and the file. Raises CommandError.
+
+    `to` is the file, or the beginning of its name: then the revision is added, so that none replaces another.
+    """
     made: dict[str, Any] = control.post(f"/tenants/{tenant_id}/exports", json={"period": month})
     url = f"/tenants/{tenant_id}/exports/{made['id']}"
     deadline = time.monotonic() + _TIMEOUT_S
@@ -56,13 +58,16 @@ def make_export(control: ControlClient, tenant_id: str, month: str, path: Path) 
             made = control.get(url)
     if made["status"] != "ready":
         raise CommandError(f"the export failed: {made.get('error') or 'see the worker log'}")
+    path = to if isinstance(to, Path) else Path(f"{to}-r{made['revision']}.csv")
     document = control.download(f"{url}/file")
     try:
         path.write_bytes(document)
     except OSError as error:
         raise CommandError(f"the export is made, but {path} cannot be written: {error.strerror}") from error
-    return made
+    return made, path
 
 
 def summary(made: dict[str, Any]) -> str:
-    return f"{made['rows']} row{'' if made['rows'] == 1 else 's'}, revision {made['revision']}, sha256 {made['sha256']}"
+    rows = f"{made['rows']} row{'' if made['rows'] == 1 else 's'}"
+    since = f" (what came after revision {made['revision'] - 1}: add them up)" if made["revision"] > 1 else ""
+    return f"{rows}, revision {made['revision']}{since}, sha256 {made['sha256']}"

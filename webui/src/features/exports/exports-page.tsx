@@ -67,7 +67,7 @@ export function ExportsPage({ tenantId, timeZone, search, onSearch }: ExportsPag
     <>
       <SectionHeader
         title="Billing exports"
-        description="Exact and final: an export that is made again is the same, byte for byte."
+        description="Exact and final: an export that is made again is the same, byte for byte. Revisions add up."
         actions={<CreateExportButton tenantId={tenantId} timeZone={timeZone} />}
       />
       <QueryBoundary query={query}>
