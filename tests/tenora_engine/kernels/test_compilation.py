@@ -145,12 +145,9 @@ def test_all_configurations(item: Shipped, target: GPUTarget, tmp_path: Path):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_offsets_are_of_64_bits(kernel: str):
-    """Rows times strides pass 2^31 elements with a long prompt and a large vocabulary: no product of 32 bits may become
-    the offset of a row, unless it is small by its nature (four words for each tile, a place in the grid)."""
+    """Rows times strides pass 2^31 elements with a long prompt and a large vocabulary: only scalars that are small by
+    their nature (four words for each tile, a place in the grid) are multiplied in 32 bits, no vector of rows is."""
     item = next(item for item in DEFAULT if item.kernel == kernel)
-    ir = item.compile(HOPPER).asm["ttir"]
-    strides = {name for name in KERNELS[kernel].arg_names if name.endswith("stride")} | {"in_features", "width"}
-    narrow = [line for line in ir.splitlines() if "arith.muli" in line and re.search(r"(: |x)i32\b", line)]
-    for line in narrow:
-        assert not any(f"%{name}" in line for name in strides), line
-    assert any("arith.muli" in line and "i64" in line for line in ir.splitlines())
+    products = [line for line in item.compile(HOPPER).asm["ttir"].splitlines() if "arith.muli" in line]
+    assert any("xi64>" in line for line in products)
+    assert not [line for line in products if "xi32>" in line]
