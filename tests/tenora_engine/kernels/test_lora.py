@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenora_engine.kernels.lora import LoraPair, LoraShape, Segment, make_lora_slots, prepare_lora
@@ -36,6 +36,7 @@ def segment_lists(draw: st.DrawFn) -> list[Segment]:
     return [Segment(begin, begin + n, slot, float(i)) for i, (begin, n, slot) in enumerate(intervals)]
 
 
+@settings(deadline=None)
 @given(segments=segment_lists(), height=st.sampled_from([1, 3, 16]))
 def test_tiles_cover_every_adapted_row_once(segments: list[Segment], height: int):
     """Row by row: each that has adapters is in one tile, whose pieces are those adapters in order; others in none."""
