@@ -18,12 +18,13 @@ def answers(engine: EngineUnderTest, world: World) -> list[Any]:
     """Base and three adapters in one batch, one request with two of them; prompts in chunks beside decodes."""
     r4, r8 = (AdapterUse(world.digests[name], scale) for name, scale in (("r4", 1.0), ("r8", 0.5)))
     mixes: list[list[Any]] = [[], world.uses("r1"), [r4], [r8], [r4, r8]]
+    ids = []
     for seed, uses in enumerate(mixes):
         prompt = random.Random(seed).choices(range(3, TINY_VOCAB), k=5 + 6 * seed)
-        engine.submit(prompt, uses, max_tokens=3, logprobs=0, prompt_logprobs=0)
-    told = engine.finish()
+        ids.append(engine.submit(prompt, uses, max_tokens=3, logprobs=0, prompt_logprobs=0))
+    told = engine.finish()  # in the order in which they ended, which hangs on when adapters were loaded
     engine.assert_at_rest()
-    return [(answer.text, answer.prompt_logprobs, answer.logprobs[0]) for answer in told.values()]
+    return [(answer.text, answer.prompt_logprobs, answer.logprobs[0]) for answer in map(told.__getitem__, ids)]
 
 
 def test_the_engine_answers_as_on_the_reference(
