@@ -46,7 +46,8 @@ def bgmv_launch(rank: int, dtype: torch.dtype) -> Launch:
     """For the largest rank of one slice in the step, at most BGMV_RANK."""
     rank_block = _power_of_two(rank)
     block = min(128, _OPERAND_BYTES // (rank_block * dtype.itemsize))
-    return Launch(DECODE_HEIGHT, rank_block, block, 8 if rank_block >= 64 else 4, 2)
+    num_warps = 8 if rank_block >= 64 and block > 32 else 4  # small blocks over 8 warps left sm_90 a stack of 8 bytes
+    return Launch(DECODE_HEIGHT, rank_block, block, num_warps, 2)
 
 
 def shrink_splits(num_programs: int, in_features: int, block: int) -> int:
