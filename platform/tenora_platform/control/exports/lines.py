@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 
-from tenora_platform.control.exports.money import Counts, PriceBook, UnitPrice
+from tenora_platform.control.exports.money import PriceBook, UnitPrice
 from tenora_platform.control.period import Period, day_start
+from tenora_platform.control.usage.totals import Counts
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import ARRAY, DateTime, func, literal, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from tenora_platform.control.exports.lines import PieceUsage, make_lines, pieces
-from tenora_platform.control.exports.money import Counts, PriceBook, UnitPrice
+from tenora_platform.control.exports.money import PriceBook, UnitPrice
 from tenora_platform.control.exports.rendering import Files, Header, render
 from tenora_platform.control.period import Period
+from tenora_platform.control.usage.totals import Total, add_up
 from tenora_platform.db.models import Export, Price, Tenant, UsageEventRow
 from tenora_platform.db.session import scoped
 
@@ -68,36 +69,16 @@ def read_price_book(session: Session) -> PriceBook:
 
 def _usage(session: Session, export: Export, after: int, starts: list[datetime]) -> list[PieceUsage]:
     """Events in (after, up_to_sequence] and in the period, added up by piece."""
-    bounds = literal(starts, ARRAY(DateTime(timezone=True)))
-    event = (
-        scoped(UsageEventRow, export.tenant_id)
-        .where(
-            UsageEventRow.finished_at >= export.starts_at,
-            UsageEventRow.finished_at < export.ends_at,
-            UsageEventRow.sequence > after,
-            UsageEventRow.sequence <= export.up_to_sequence,
-        )
-        # 1 for the first piece: width_bucket's buckets are half-open too.
-        .add_columns(func.width_bucket(UsageEventRow.finished_at, bounds).label("piece"))
-        .subquery()
+    events = scoped(UsageEventRow, export.tenant_id).where(
+        UsageEventRow.finished_at >= export.starts_at,
+        UsageEventRow.finished_at < export.ends_at,
+        UsageEventRow.sequence > after,
+        UsageEventRow.sequence <= export.up_to_sequence,
     )
-    query = select(
-        event.c.piece,
-        event.c.base_model,
-        event.c.adapter,
-        event.c.version_digest,
-        func.count(),
-        func.sum(event.c.prompt_tokens),
-        func.sum(event.c.cached_tokens),
-        func.sum(event.c.completion_tokens),
-    ).group_by(event.c.piece, event.c.base_model, event.c.adapter, event.c.version_digest)
-    return [
-        PieceUsage(
-            piece=piece - 1,
-            base_model=base_model,
-            adapter=adapter,
-            version_digest=digest,
-            counts=Counts(requests, int(prompt), int(cached), int(completion)),
-        )
-        for piece, base_model, adapter, digest, requests, prompt, cached, completion in session.execute(query)
-    ]
+    totals = add_up(session, events, starts, by=("base_model", "adapter", "version_digest"))
+    return [_piece_usage(total) for total in totals]
+
+
+def _piece_usage(total: Total) -> PieceUsage:
+    base_model, adapter, version_digest = total.by
+    return PieceUsage(total.index, base_model, adapter, version_digest, total.counts)

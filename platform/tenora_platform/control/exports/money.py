@@ -15,28 +15,11 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any, Final
 
 from tenora_platform.control.period import Span
+from tenora_platform.control.usage.totals import Counts
 
 PLACES: Final = 8
 _QUANTUM: Final = Decimal(1).scaleb(-PLACES)
 _EXACT: Final = Context(prec=80, rounding=ROUND_HALF_EVEN)  # counts and prices of any legal size fit without rounding
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Usage added up. `cached` is the part of `prompt` that was found in the prefix cache."""
-
-    requests: int = 0
-    prompt: int = 0
-    cached: int = 0
-    completion: int = 0
-
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.requests + other.requests,
-            self.prompt + other.prompt,
-            self.cached + other.cached,
-            self.completion + other.completion,
-        )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from tenora_platform.control.exports.lines import Line
-from tenora_platform.control.exports.money import Counts, total_amounts
+from tenora_platform.control.exports.money import total_amounts
+from tenora_platform.control.usage.totals import Counts
 
 CSV_FILE: Final = "export.csv"
 MANIFEST_FILE: Final = "manifest.json"

@@ -5,13 +5,12 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import ARRAY, DateTime, func, literal, select
-
 from tenora_platform.control.errors import InvalidRequest
 from tenora_platform.control.period import FIRST_YEAR, LAST_YEAR, Span, day_start
 from tenora_platform.control.transaction import Transaction
 from tenora_platform.control.usage.buckets import LONGEST, bucket_starts
 from tenora_platform.control.usage.schemas import Bucket, UsageItem, UsageView
+from tenora_platform.control.usage.totals import Total, add_up
 from tenora_platform.db.models import Tenant, UsageEventRow
 from tenora_platform.db.session import scoped
 
@@ -31,41 +30,31 @@ def usage_span(tenant: Tenant, start: str | None, end: str | None, bucket: Bucke
 
 def get_usage(work: Transaction, tenant: Tenant, span: Span, bucket: Bucket) -> UsageView:
     starts = bucket_starts(span, tenant.timezone, bucket)
-    bounds = literal(starts, ARRAY(DateTime(timezone=True)))
-    event = (
-        scoped(UsageEventRow, tenant.id)
-        .where(UsageEventRow.finished_at >= span.starts_at, UsageEventRow.finished_at < span.ends_at)
-        .add_columns(func.width_bucket(UsageEventRow.finished_at, bounds).label("bucket"))
-        .subquery()
+    events = scoped(UsageEventRow, tenant.id).where(
+        UsageEventRow.finished_at >= span.starts_at, UsageEventRow.finished_at < span.ends_at
     )
-    query = (
-        select(
-            event.c.bucket,
-            event.c.base_model,
-            event.c.adapter,
-            func.count(),
-            func.sum(event.c.prompt_tokens),
-            func.sum(event.c.cached_tokens),
-            func.sum(event.c.completion_tokens),
-        )
-        .group_by(event.c.bucket, event.c.base_model, event.c.adapter)
-        .order_by(event.c.bucket, event.c.base_model, event.c.adapter.asc().nulls_first())
-    )
+    totals = add_up(work.session, events, starts, by=("base_model", "adapter"))
     zone = ZoneInfo(tenant.timezone)
-    return UsageView(
-        items=[
-            UsageItem(
-                bucket_start=starts[index - 1].astimezone(zone),
-                base_model=base_model,
-                adapter=adapter,
-                requests=requests,
-                prompt_tokens=int(prompt),
-                cached_tokens=int(cached),
-                completion_tokens=int(completion),
-            )
-            for index, base_model, adapter, requests, prompt, cached, completion in work.session.execute(query)
-        ]
+    return UsageView(items=[_item(total, starts, zone) for total in sorted(totals, key=_order)])
+
+
+def _item(total: Total, starts: list[datetime], zone: ZoneInfo) -> UsageItem:
+    base_model, adapter = total.by
+    return UsageItem(
+        bucket_start=starts[total.index].astimezone(zone),
+        base_model=base_model,
+        adapter=adapter,
+        requests=total.counts.requests,
+        prompt_tokens=total.counts.prompt,
+        cached_tokens=total.counts.cached,
+        completion_tokens=total.counts.completion,
     )
+
+
+def _order(total: Total) -> tuple[int, str, str]:
+    """By time, then by name, the base before its adapters."""
+    base_model, adapter = total.by
+    return total.index, base_model, adapter or ""
 
 
 def _instant(text: str, zone: str, param: str) -> datetime:

@@ -6,8 +6,9 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 from tenora_platform.control.exports.lines import PieceUsage, make_lines, pieces
-from tenora_platform.control.exports.money import Counts, PriceBook, UnitPrice
+from tenora_platform.control.exports.money import PriceBook, UnitPrice
 from tenora_platform.control.period import Period
+from tenora_platform.control.usage.totals import Counts
 
 FIRST = date(2025, 3, 29)
 PERIOD = Period(FIRST, date(2025, 3, 31), "Europe/Berlin")

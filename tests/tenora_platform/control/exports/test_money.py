@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenora_platform.control.exports import lines, money
-from tenora_platform.control.exports.money import Counts, PriceBook, UnitPrice, total_amounts
+from tenora_platform.control.exports.money import PriceBook, UnitPrice, total_amounts
 from tenora_platform.control.period import Span
+from tenora_platform.control.usage.totals import Counts
 
 START = datetime(2025, 1, 1, tzinfo=UTC)
 

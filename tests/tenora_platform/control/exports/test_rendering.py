@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenora_platform.control.exports.lines import Line
-from tenora_platform.control.exports.money import Counts, UnitPrice
+from tenora_platform.control.exports.money import UnitPrice
 from tenora_platform.control.exports.rendering import COLUMNS, Header, render, render_csv, text_cell
+from tenora_platform.control.usage.totals import Counts
 
 PRICE = UnitPrice("b", datetime(2025, 1, 1, tzinfo=UTC), "EUR", Decimal("-2.5"), Decimal("0"), Decimal("1.000000000"))
 HEADER = Header("e", "t", "acme", "2025-01-01", "2025-01-31", "UTC", "s", "e", 1, 0, 9)
