@@ -17,8 +17,10 @@ from torch import Tensor
 
 from tenora_engine.kernels import Kernels, kernels_for
 from tenora_engine.kernels.attention import AttentionBatch, Span
-from tenora_engine.kernels.kv import allocate_kv
+from tenora_engine.kernels.heads import HeadNorms
+from tenora_engine.kernels.kv import allocate_kv, store_kv
 from tenora_engine.kernels.lora import LoraPair, LoraShape, Segment
+from tenora_engine.model.spec import Activation
 
 HQ, HKV, D, HIDDEN, BLOCK = 8, 2, 64, 512, 16
 QKV = LoraShape(HIDDEN, (HQ * D, HKV * D, HKV * D))
@@ -40,19 +42,41 @@ class Result:
 
 
 def norm(k: Kernels, make: Make) -> Tensor:
-    x, residual, weight = make(37, HIDDEN), make(37, HIDDEN), make(HIDDEN)
+    x, residual, weight = make(37, HIDDEN), make(37, HIDDEN), wide(make(HIDDEN))
     normed = k.add_rms_norm(x, residual, weight, 1e-5)
     return torch.cat([normed.out, normed.residual])
 
 
-def rope(k: Kernels, make: Make) -> Tensor:
-    heads, angles = make(37, HQ + HKV, D), make(37, D // 2).float()
-    k.rotate(heads, torch.cat([angles.cos(), angles.sin()], dim=-1))
-    return heads
+def wide(values: Tensor) -> Tensor:
+    """In fp32 at least."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
+def heads(k: Kernels, make: Make, norms: bool) -> Tensor:
+    """Queries, keys and values, and what of them lies in the cache."""
+    placed, angles = make(37, HQ + 2 * HKV, D), wide(make(37, D // 2))
+    (cache,) = allocate_kv(1, 16, BLOCK, HKV, D, placed.dtype, placed.device)
+    places = torch.randperm(16 * BLOCK, generator=torch.Generator().manual_seed(1))[:37].to(placed.device)
+    cos_sin = torch.cat([angles.cos(), angles.sin()], dim=-1)
+    head_norms = HeadNorms(wide(make(D)), wide(make(D)), 1e-5) if norms else None
+    k.place_heads(placed, cos_sin, head_norms, cache, places, HQ)
+    return torch.cat([part.flatten() for part in (placed, cache.keys, cache.values)])
+
+
+def heads_plain(k: Kernels, make: Make) -> Tensor:
+    return heads(k, make, norms=False)
+
+
+def heads_normed(k: Kernels, make: Make) -> Tensor:
+    return heads(k, make, norms=True)
 
 
 def silu(k: Kernels, make: Make) -> Tensor:
-    return k.silu_mul(make(37, 2 * HIDDEN))
+    return k.gated(make(37, 2 * HIDDEN), Activation.SILU)
+
+
+def gelu(k: Kernels, make: Make) -> Tensor:
+    return k.gated(make(37, 2 * HIDDEN), Activation.GELU_TANH)
 
 
 def lora(k: Kernels, make: Make, num_rows: int) -> Tensor:
@@ -78,7 +102,7 @@ def lora_of_many(k: Kernels, make: Make) -> Tensor:
     return lora(k, make, 700)
 
 
-def attention(k: Kernels, make: Make) -> Tensor:
+def attention(k: Kernels, make: Make, window: int | None) -> Tensor:
     """Two decodes and two chunks, lengths around multiples of a block, written and read through block tables."""
     contexts, lengths, blocks = (17, 33, 16, 50), (1, 1, 16, 20), ((3, 9), (1, 12, 5), (7,), (2, 4, 6, 8))
     keys, values, queries = make(100, HKV, D), make(100, HKV, D), make(sum(lengths), HQ, D)
@@ -88,19 +112,31 @@ def attention(k: Kernels, make: Make) -> Tensor:
         rows = torch.arange(context) % 100
         places = torch.tensor([table[p // BLOCK] * BLOCK + p % BLOCK for p in range(context)])
         picked = ((rows + token) % 100).to(keys.device)
-        k.store_kv(cache, keys[picked], values[picked], places.to(keys.device))
+        store_kv(cache, keys[picked], values[picked], places.to(keys.device))
         spans.append(Span(row, row + length, context, table))
         row, token = row + length, token + context
-    return k.prepare_attention(AttentionBatch(spans, BLOCK), keys.device, keys.dtype)(queries, cache)
+    attend = k.prepare_attention(AttentionBatch(spans, BLOCK), keys.device, keys.dtype)
+    return attend(queries, cache, D**-0.5, window)
+
+
+def attention_full(k: Kernels, make: Make) -> Tensor:
+    return attention(k, make, None)
+
+
+def attention_windowed(k: Kernels, make: Make) -> Tensor:
+    return attention(k, make, 19)
 
 
 OPERATIONS: dict[str, Callable[[Kernels, Make], Tensor]] = {
     "add_rms_norm": norm,
-    "rotate": rope,
-    "silu_mul": silu,
+    "place_heads": heads_plain,
+    "place_heads, QK-norm": heads_normed,
+    "gated, SiLU": silu,
+    "gated, GELU": gelu,
     "lora, few rows": lora_of_few,
     "lora, many rows": lora_of_many,
-    "store_kv, attention": attention,
+    "attention": attention_full,
+    "attention, window": attention_windowed,
 }
 
 

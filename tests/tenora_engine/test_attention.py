@@ -46,4 +46,6 @@ def test_any_mix_of_lengths(num_heads: int, num_kv_heads: int):
         queries.append(q)
         expected.append(naive(q, keys, values, context - length))
     attention = prepare_attention(AttentionBatch(spans, BLOCK), torch.device("cpu"), torch.float32)
-    torch.testing.assert_close(attention(torch.cat(queries), layer), torch.cat(expected), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        attention(torch.cat(queries), layer, head_dim**-0.5, None), torch.cat(expected), atol=1e-5, rtol=1e-5
+    )

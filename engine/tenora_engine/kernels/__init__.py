@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tenora_engine.kernels import activation, attention, kv, lora, norm, rope
+from tenora_engine.kernels import activation, attention, heads, kv, lora, norm
+from tenora_engine.model.spec import Activation
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +22,18 @@ class Kernels:
     """One implementation of every operation."""
 
     add_rms_norm: Callable[[Tensor, Tensor | None, Tensor, float], norm.Normed]
-    rotate: Callable[[Tensor, Tensor], None]
-    store_kv: Callable[[kv.LayerKv, Tensor, Tensor, Tensor], None]
+    place_heads: Callable[[Tensor, Tensor | None, heads.HeadNorms | None, kv.LayerKv, Tensor, int], None]
     prepare_attention: Callable[[attention.AttentionBatch, torch.device, torch.dtype], attention.Attention]
-    silu_mul: Callable[[Tensor], Tensor]
+    gated: Callable[[Tensor, Activation], Tensor]
     make_lora_slots: Callable[[lora.LoraShape, int, torch.dtype, torch.device], lora.LoraSlots]
     prepare_lora: Callable[[Sequence[lora.Segment], torch.device], lora.AddLora]
 
 
 REFERENCE = Kernels(
     add_rms_norm=norm.add_rms_norm,
-    rotate=rope.rotate,
-    store_kv=kv.store_kv,
+    place_heads=heads.place_heads,
     prepare_attention=attention.prepare_attention,
-    silu_mul=activation.silu_mul,
+    gated=activation.gated,
     make_lora_slots=lora.make_lora_slots,
     prepare_lora=lora.prepare_lora,
 )

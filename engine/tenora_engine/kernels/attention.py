@@ -40,8 +40,11 @@ class AttentionBatch:
 
 
 class Attention(Protocol):
-    def __call__(self, q: Tensor, cache: LayerKv) -> Tensor:
-        """q: [T, Hq, D], whose keys and values are stored already; out: [T, Hq, D]."""
+    def __call__(self, q: Tensor, cache: LayerKv, scale: float, window: int | None) -> Tensor:
+        """softmax(scale q k^T) v. q: [T, Hq, D], whose keys and values are stored already; out: [T, Hq, D].
+
+        window: how many tokens a token sees, itself included; None: all before it.
+        """
 
 
 def prepare_attention(batch: AttentionBatch, device: torch.device, dtype: torch.dtype) -> Attention:
@@ -80,19 +83,31 @@ class _Group:
         contexts = torch.tensor([span.context for span in spans])
         self.padding = (positions >= contexts[:, None]).flatten().nonzero().flatten().to(device)  # rows of [S * L]
         last_seen = contexts[:, None] - self.length + torch.arange(self.length)  # [S, t], own position
-        hidden = positions > last_seen[:, :, None]  # [S, t, L]
-        bias = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
-        self.bias = bias.unsqueeze(1).to(device)  # [S, 1, t, L]
+        self._distance = last_seen[:, :, None] - positions  # [S, t, L], how far back each position lies
+        self._dtype, self._device = dtype, device
+        self._biases: dict[int | None, Tensor] = {}
 
-    def attend(self, q: Tensor, cache: LayerKv, out: Tensor) -> None:
+    def _bias(self, window: int | None) -> Tensor:
+        """[S, 1, t, L], made once a step for each window of the model."""
+        if window not in self._biases:
+            hidden = self._distance < 0
+            if window is not None:
+                hidden |= self._distance >= window
+            bias = torch.zeros(hidden.shape, dtype=self._dtype).masked_fill_(hidden, float("-inf"))
+            self._biases[window] = bias.unsqueeze(1).to(self._device)
+        return self._biases[window]
+
+    def attend(self, q: Tensor, cache: LayerKv, out: Tensor, scale: float, window: int | None) -> None:
         keys, values = self._gather(cache.keys), self._gather(cache.values)  # [S, Hkv, L, D]
         num_kv_heads, head_dim = keys.shape[1], keys.shape[3]
         # The query heads that share a key head become rows of one query: nothing of the cache is repeated.
         q = q.index_select(0, self.rows).view(self.num_spans, self.length, num_kv_heads, -1, head_dim)
         shared = q.shape[3]
         q = q.permute(0, 2, 3, 1, 4).reshape(self.num_spans, num_kv_heads, shared * self.length, head_dim)
-        bias = self.bias if self.length == 1 else self.bias.repeat(1, 1, shared, 1)
-        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=bias)
+        bias = self._bias(window)
+        if self.length > 1:
+            bias = bias.repeat(1, 1, shared, 1)
+        y = F.scaled_dot_product_attention(q, keys, values, attn_mask=bias, scale=scale)
         y = y.view(self.num_spans, num_kv_heads, shared, self.length, head_dim).permute(0, 3, 1, 2, 4)
         out.index_copy_(0, self.rows, y.reshape(-1, num_kv_heads * shared, head_dim))
 
@@ -107,8 +122,8 @@ class _Reference:
     def __init__(self, groups: tuple[_Group, ...]) -> None:
         self._groups = groups
 
-    def __call__(self, q: Tensor, cache: LayerKv) -> Tensor:
+    def __call__(self, q: Tensor, cache: LayerKv, scale: float, window: int | None) -> Tensor:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         for group in self._groups:
-            group.attend(q, cache, out)
+            group.attend(q, cache, out, scale, window)
         return out

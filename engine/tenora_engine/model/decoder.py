@@ -13,7 +13,7 @@ from tenora_engine.kernels.attention import Attention
 from tenora_engine.kernels.kv import LayerKv
 from tenora_engine.kernels.lora import AddLora, LoraSlots
 from tenora_engine.model.rope import rope_table
-from tenora_engine.model.spec import ModelSpec
+from tenora_engine.model.spec import Activation, ModelSpec
 from tenora_engine.model.weights import LayerWeights, ModelWeights
 
 
@@ -79,10 +79,8 @@ class Decoder:
         qkv = layer.qkv(x)
         batch.add_lora(qkv, x, slots.qkv)
         heads = qkv.view(-1, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
-        first_value = spec.num_heads + spec.num_kv_heads
-        kernels.rotate(heads[:, :first_value], cos_sin)
-        kernels.store_kv(cache, heads[:, spec.num_heads : first_value], heads[:, first_value:], batch.places)
-        mixed = batch.attention(heads[:, : spec.num_heads], cache).view(-1, spec.q_size)
+        kernels.place_heads(heads, cos_sin, None, cache, batch.places, spec.num_heads)
+        mixed = batch.attention(heads[:, : spec.num_heads], cache, spec.head_dim**-0.5, None).view(-1, spec.q_size)
         out = layer.output(mixed)
         batch.add_lora(out, mixed, slots.output)
         return out
@@ -90,7 +88,7 @@ class Decoder:
     def _mlp(self, x: Tensor, layer: LayerWeights, slots: LayerSlots, add_lora: AddLora) -> Tensor:
         gate_up = layer.gate_up(x)
         add_lora(gate_up, x, slots.gate_up)
-        inner = self.kernels.silu_mul(gate_up)
+        inner = self.kernels.gated(gate_up, Activation.SILU)
         out = layer.down(inner)
         add_lora(out, inner, slots.down)
         return out

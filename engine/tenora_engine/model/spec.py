@@ -17,6 +17,13 @@ class UnsupportedModel(Exception):
     """config.json asks for something that the decoder does not compute."""
 
 
+class Activation(StrEnum):
+    """Of the MLP's gate."""
+
+    SILU = "silu"
+    GELU_TANH = "gelu_tanh"  # GELU by its tanh formula
+
+
 class RopeKind(StrEnum):
     DEFAULT = "default"
     LINEAR = "linear"  # positions divided by `factor`

@@ -18,10 +18,10 @@ from tenora_engine.model.spec import ModelSpec, UnsupportedModel
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    input_norm: Tensor  # [hidden]
+    input_norm: Tensor  # fp32 [hidden]
     qkv: Linear  # hidden -> q_size + 2 kv_size
     output: Linear  # q_size -> hidden
-    post_norm: Tensor  # [hidden]
+    post_norm: Tensor  # fp32 [hidden]
     gate_up: Linear  # hidden -> 2 intermediate
     down: Linear  # intermediate -> hidden
 
@@ -30,7 +30,7 @@ class LayerWeights:
 class ModelWeights:
     embedding: Tensor  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
-    final_norm: Tensor  # [hidden]
+    final_norm: Tensor  # fp32 [hidden]
     lm_head: Linear  # hidden -> vocab
 
 
@@ -47,12 +47,19 @@ class Checkpoint:
         self._unread = {name for name in self._files if not name.endswith("rotary_emb.inv_freq")}
 
     def tensor(self, name: str) -> Tensor:
-        """Raises UnsupportedModel when the checkpoint lacks it."""
+        """In the model's dtype. Raises UnsupportedModel when the checkpoint lacks it."""
+        return self._read(name, self._dtype)
+
+    def norm(self, name: str) -> Tensor:
+        """The weight of an RMSNorm, in fp32."""
+        return self._read(f"{name}.weight", torch.float32)
+
+    def _read(self, name: str, dtype: torch.dtype) -> Tensor:
         if name not in self._files:
             raise UnsupportedModel(f"the checkpoint lacks {name}")
         self._unread.discard(name)
         value: Tensor = self._files[name].get_tensor(name)
-        return value.to(device=self._device, dtype=self._dtype)
+        return value.to(device=self._device, dtype=dtype)
 
     def linear(self, *names: str, bias: bool) -> Linear:
         """Several linear layers with one input, as one: their rows one below the other."""
@@ -78,7 +85,7 @@ def load_weights(folder: Path, spec: ModelSpec, dtype: torch.dtype, device: torc
             lm_head = Linear(embedding)
         else:
             lm_head = checkpoint.linear("lm_head", bias=False)
-        final_norm = checkpoint.tensor("model.norm.weight")
+        final_norm = checkpoint.norm("model.norm")
         if unread := checkpoint.unread():
             raise UnsupportedModel(f"{len(unread)} tensors of the checkpoint have no place, {unread[0]} the first")
     return ModelWeights(embedding, layers, final_norm, lm_head)
@@ -89,12 +96,12 @@ def _layers(checkpoint: Checkpoint, spec: ModelSpec) -> Iterator[LayerWeights]:
         layer = f"model.layers.{index}"
         attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
         yield LayerWeights(
-            input_norm=checkpoint.tensor(f"{layer}.input_layernorm.weight"),
+            input_norm=checkpoint.norm(f"{layer}.input_layernorm"),
             qkv=checkpoint.linear(
                 f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj", bias=spec.attention_bias
             ),
             output=checkpoint.linear(f"{attention}.o_proj", bias=spec.attention_bias),
-            post_norm=checkpoint.tensor(f"{layer}.post_attention_layernorm.weight"),
+            post_norm=checkpoint.norm(f"{layer}.post_attention_layernorm"),
             gate_up=checkpoint.linear(f"{mlp}.gate_proj", f"{mlp}.up_proj", bias=spec.mlp_bias),
             down=checkpoint.linear(f"{mlp}.down_proj", bias=spec.mlp_bias),
         )
