@@ -23,6 +23,8 @@ MAX_LOGPROBS: Final = 64
 MAX_ADAPTERS: Final = 4
 MAX_BIAS: Final = 100.0
 MAX_ADAPTER_SCALE: Final = 100.0
+MIN_WEIGHT: Final = 1e-3
+MAX_WEIGHT: Final = 1e3
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -52,6 +54,7 @@ def admit(submit: Submit, route: bytes, now: float, capacity: Capacity) -> Reque
     _check_adapters(submit, capacity)
     if submit.deadline_s is not None and not submit.deadline_s > 0:
         _invalid("deadline_s must be positive")
+    _check_range("weight", submit.weight, MIN_WEIGHT, MAX_WEIGHT)
     max_new_tokens = min(sampling.max_tokens, capacity.max_model_len - len(submit.token_ids))
     needed = len(submit.token_ids) + max_new_tokens
     if needed > capacity.kv_tokens:
@@ -70,6 +73,8 @@ def admit(submit: Submit, route: bytes, now: float, capacity: Capacity) -> Reque
         stop_token_ids=frozenset(sampling.stop_token_ids) - ignored,
         max_new_tokens=max_new_tokens,
         deadline=None if submit.deadline_s is None else now + submit.deadline_s,
+        weight=submit.weight,
+        priority=submit.priority,
     )
     request.sequences = [Sequence(request, choice, list(submit.token_ids)) for choice in range(sampling.n)]
     if sampling.prompt_logprobs is not None:

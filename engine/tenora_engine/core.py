@@ -113,8 +113,9 @@ class EngineCore:
         """One engine step: schedule, run, update. The news since the last one, by gateway."""
         self._collect_adapters()
         self._abort_overdue()
-        plan = self.scheduler.schedule()
+        plan = self.scheduler.schedule(self._clock())
         self._update(self._run(plan))
+        self.scheduler.retire(plan)
         self._progress = bool(plan.chunks) or plan.num_preempted > 0
         news, self._news = self._news, defaultdict(News)
         return news
@@ -138,18 +139,18 @@ class EngineCore:
         )
 
     def _run(self, plan: Plan) -> list[ChunkResult]:
-        if not plan.chunks:
+        if plan.is_empty:
             return []
         try:
             return self._executor.run(plan)
         except Exception:  # whatever one chunk brings, the others are to be served
             log.exception("a step of %d chunks failed; trying them one by one", len(plan.chunks))
-        return [self._run_alone(chunk) for chunk in plan.chunks]
+        return [self._run_alone(chunk, plan.number) for chunk in plan.chunks]
 
-    def _run_alone(self, chunk: Chunk) -> ChunkResult:
+    def _run_alone(self, chunk: Chunk, number: int) -> ChunkResult:
         """Computing a chunk again changes nothing: its keys and values are written to the same places."""
         try:
-            (result,) = self._executor.run(Plan((chunk,), num_preempted=0))
+            (result,) = self._executor.run(Plan(number, (chunk,)))
         except Exception:  # the one at fault
             log.exception("request %s could not be computed", chunk.sequence.request.key.request_id)
             return ChunkResult(chunk, failure=Failure(FailCode.INTERNAL, "the engine failed to compute this request"))
@@ -163,21 +164,18 @@ class EngineCore:
             if result.failure is not None:
                 self._fail_step(sequence.request, result.failure)
                 continue
-            self.scheduler.commit(result.chunk)
-            self._advance(sequence, result)
+            drawn = [] if result.sampled is None else [result.sampled.token_id]
+            self._advance(sequence, result, self.scheduler.commit(result.chunk, drawn))
 
-    def _advance(self, sequence: Sequence, result: ChunkResult) -> None:
+    def _advance(self, sequence: Sequence, result: ChunkResult, token_ids: list[int]) -> None:
         request = sequence.request
         request.prompt_logprobs += result.prompt_logprobs
         prompt_only = request.max_new_tokens == 0 and sequence.num_pending == 0
         if result.sampled is None and not prompt_only:
             return
-        first = sequence.num_generated == 0
-        token_ids: list[int] = []
+        first = sequence.num_generated == len(token_ids)
         logprobs: list[TokenLogprob] | None = None
         if result.sampled is not None:
-            sequence.append(result.sampled.token_id)
-            token_ids = [result.sampled.token_id]
             logprobs = None if result.sampled.logprob is None else [result.sampled.logprob]
         else:
             sequence.finish_reason = FinishReason.LENGTH

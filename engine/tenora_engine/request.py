@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any, Protocol
 
 from tenora_engine.kv.prefix_cache import block_key
-from tenora_engine.wire import AdapterUse, FinishReason, Sampling, TokenLogprob, Usage
+from tenora_engine.wire import AdapterUse, FinishReason, Priority, Sampling, TokenLogprob, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,29 @@ class RequestKey:
     request_id: str
 
 
+class Constraint(Protocol):
+    """What one sequence may say next, by its grammar. Knows the tokens that were committed, and keeps them through a
+    preemption."""
+
+    def fill(self, mask: Any) -> None:
+        """Write the allowed tokens to `mask`, int32 [ceil(vocab / 32)]: one bit per token id, 1 for allowed."""
+
+    def accept(self, token_id: int) -> bool:
+        """Go on by one token. False: the grammar does not allow it, and nothing has changed."""
+
+    def rollback(self, count: int) -> None:
+        """Take back the last `count` accepted tokens."""
+
+    def forced_text(self) -> str:
+        """The text that must follow, whatever the model says; empty where there is a choice."""
+
+    @property
+    def is_terminated(self) -> bool:
+        """The text is complete and an end token was accepted."""
+
+
 class SequenceState(StrEnum):
-    WAITING = "waiting"
+    WAITING = "waiting"  # never run, or preempted
     RUNNING = "running"
     FINISHED = "finished"
 
@@ -37,6 +59,9 @@ class Request:
     stop_token_ids: frozenset[int]
     max_new_tokens: int  # max_tokens, cut at the context window
     deadline: float | None = None  # on the engine's monotonic clock
+    weight: float = 1.0  # the tenant's share, relative to others
+    priority: Priority = Priority.INTERACTIVE
+    ready: bool = True  # False while its grammar is compiled: nothing of it is scheduled
     sequences: list[Sequence] = field(default_factory=list)
     cached_tokens: int = 0
     # Log-probabilities of the prompt by position, as far as computed; the first token has none.
@@ -56,16 +81,24 @@ class Request:
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One choice of a request. `num_computed` chases `len(tokens)`: that is all the scheduler does."""
+    """One choice of a request. Computed tokens chase known ones: that is all the scheduler does.
+
+    A step can be planned before the results of the step before it are known. So there are tokens that launched steps
+    compute (`num_planned` runs ahead of `num_computed`), and tokens that they draw and nobody knows yet
+    (`num_unknown`, the end of a longer list than `tokens`).
+    """
 
     request: Request
     choice: int
-    tokens: list[int]  # prompt, then what was generated
+    tokens: list[int]  # known: the prompt, then what was generated
     state: SequenceState = SequenceState.WAITING
-    num_computed: int = 0  # tokens whose keys and values lie in `blocks`
+    num_computed: int = 0  # tokens whose keys and values are known to lie in `blocks`
+    num_planned: int = 0  # these, and the tokens of launched chunks
+    num_unknown: int = 0  # tokens that launched chunks will draw
     blocks: list[int] = field(default_factory=list)
     num_published: int = 0  # blocks offered to the prefix cache
     generated: Counter[int] = field(default_factory=Counter)  # how often each token was generated
+    constraint: Constraint | None = None
     finish_reason: FinishReason | None = None
     num_preemptions: int = 0
     admitted_before: bool = False
@@ -77,8 +110,8 @@ class Sequence:
 
     @property
     def num_pending(self) -> int:
-        """Tokens that are known but not computed."""
-        return len(self.tokens) - self.num_computed
+        """Tokens to hand out: known or surely drawn, and in no launched chunk. Not above zero while drafts are."""
+        return len(self.tokens) + self.num_unknown - self.num_planned
 
     @property
     def wants_prompt_logprobs(self) -> bool:

@@ -12,13 +12,15 @@ grow; when the pool is empty the youngest sequence gives its blocks back and rec
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Protocol
 
 from tenora_engine.kv.prefix_cache import PrefixCache
 from tenora_engine.request import Request, Sequence, SequenceState
+from tenora_engine.scheduling.plan import Adapters, BlockCopy, Chunk, Drafter, Pin, Plan, Swap
 from tenora_engine.wire import AdapterUse
+
+__all__ = ["Adapters", "BlockCopy", "Chunk", "Drafter", "Limits", "Pin", "Plan", "Scheduler", "Swap"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,55 +33,21 @@ class Limits:
         assert self.max_batch_tokens >= self.max_sequences > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Compute `tokens[start : start + length]` of a sequence in this step."""
-
-    sequence: Sequence
-    start: int
-    length: int
-
-    @property
-    def end(self) -> int:
-        return self.start + self.length
-
-    @property
-    def samples(self) -> bool:
-        """The step reaches the last known token, so that the next one can be drawn."""
-        return self.end == len(self.sequence.tokens) and self.sequence.request.max_new_tokens > 0
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    chunks: tuple[Chunk, ...]
-    num_preempted: int
-
-
-class Pin(StrEnum):
-    """Whether a sequence's adapters lie where the step can use them."""
-
-    PINNED = "pinned"
-    LOADING = "loading"
-    NO_SLOT = "no_slot"  # loaded, but running sequences hold every slot
-
-
-class Adapters(Protocol):
-    """The second scarce resource. Pinned adapters keep their slot until they are unpinned."""
-
-    def pin(self, uses: tuple[AdapterUse, ...], *, may_place: bool) -> Pin:
-        """Pin all of `uses` or none. Without `may_place` only adapters that have a slot already can be pinned."""
-
-    def unpin(self, uses: tuple[AdapterUse, ...]) -> None: ...
-
-
 class Scheduler:
-    def __init__(self, limits: Limits, cache: PrefixCache, adapters: Adapters) -> None:
+    """`schedule` plans a step, the core launches it, `commit` takes in what came of each chunk, `retire` ends the step.
+    The next step may be planned while one is launched."""
+
+    def __init__(self, limits: Limits, cache: PrefixCache, adapters: Adapters, drafter: Drafter | None = None) -> None:
         self.limits = limits
         self.cache = cache
         self.adapters = adapters
+        self.drafter = drafter
         self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []  # in order of admission
+        self.running: dict[Sequence, None] = {}  # in order of admission
         self.num_preemptions = 0
+        self._last_planned = 0
+        self._last_retired = 0
+        self._limbo: deque[tuple[int, list[int], tuple[AdapterUse, ...]]] = deque()
 
     @property
     def has_sequences(self) -> bool:
@@ -88,49 +56,92 @@ class Scheduler:
     def add(self, request: Request) -> None:
         self.waiting.extend(request.sequences)
 
-    def schedule(self) -> Plan:
-        """Plan one step: take blocks and adapters for it. `commit` says afterwards what was computed."""
+    def schedule(self, now: float) -> Plan:
+        """Plan one step: take blocks and adapters for it."""
         chunks: list[Chunk] = []
         budget = self.limits.max_batch_tokens
         preempted_before = self.num_preemptions
 
         for sequence in tuple(self.running):
             # An elder one may have preempted it a moment ago.
-            if sequence.state is SequenceState.RUNNING and sequence.num_pending == 1 and self._grow(sequence):
-                chunks.append(Chunk(sequence, sequence.num_computed, 1))
+            if sequence.state is SequenceState.RUNNING and _wants(sequence) == 1 and self._grow(sequence):
+                chunks.append(self._plan_chunk(sequence, 1))
                 budget -= 1
         for sequence in self.running:
-            if sequence.num_pending > 1 and budget > 0:
-                chunks.append(self._next_chunk(sequence, budget))
+            if _wants(sequence) > 1 and budget > 0:
+                chunks.append(self._plan_chunk(sequence, budget))
                 budget -= chunks[-1].length
 
         num_preempted = self.num_preemptions - preempted_before
         if num_preempted == 0:
             chunks += self._admit(budget)
-        return Plan(tuple(chunks), num_preempted)
+        self._last_planned += 1
+        return Plan(self._last_planned, tuple(chunks), num_preempted=num_preempted)
 
-    def commit(self, chunk: Chunk) -> None:
-        """The chunk was computed and its values are sound: count it, and let its full blocks be found."""
+    def commit(self, chunk: Chunk, drawn: Many[int]) -> list[int]:
+        """The chunk was computed, its values are sound and these tokens were drawn. Those that the sequence takes.
+
+        `drawn`: one token, after accepted drafts if there are any; none for a chunk that does not sample. A sequence
+        that was preempted meanwhile takes its tokens too; one that is finished takes none.
+        """
         sequence = chunk.sequence
-        assert sequence.state is SequenceState.RUNNING
-        sequence.num_computed = chunk.end
-        num_full = sequence.num_computed // self.cache.block_size
-        keys = sequence.block_keys(num_full, self.cache.block_size)
-        for index in range(sequence.num_published, num_full):
-            self.cache.publish(sequence.blocks[index], keys[index])
-        sequence.num_published = max(sequence.num_published, num_full)
+        if sequence.state is SequenceState.FINISHED:
+            return []
+        sequence.num_unknown -= chunk.samples
+        if chunk.attempt == sequence.num_preemptions:
+            sequence.num_computed = chunk.end - len(chunk.drafts) + max(0, len(drawn) - 1)
+            if chunk.drafts:
+                sequence.num_planned = sequence.num_computed
+        taken: list[int] = []
+        for token_id in drawn:
+            sequence.append(token_id)
+            taken.append(token_id)
+            if sequence.finish_reason is not None:
+                break
+        self._publish(sequence)
+        return taken
+
+    def retire(self, plan: Plan) -> None:
+        """Every chunk of this plan was committed or dropped: what was given up while it was launched is free now."""
+        self._last_retired = plan.number
+        while self._limbo and self._limbo[0][0] <= plan.number:
+            _, blocks, uses = self._limbo.popleft()
+            self.cache.release(blocks)
+            self.adapters.unpin(uses)
 
     def finish(self, sequence: Sequence) -> None:
         """Take a sequence out, whatever state it is in, with all that it holds. Doing it twice does nothing."""
         if sequence.state is SequenceState.RUNNING:
-            self.running.remove(sequence)
+            del self.running[sequence]
             self._let_go(sequence)
         elif sequence.state is SequenceState.WAITING:
             self.waiting.remove(sequence)
         sequence.state = SequenceState.FINISHED
 
-    def _next_chunk(self, sequence: Sequence, budget: int) -> Chunk:
-        return Chunk(sequence, sequence.num_computed, min(sequence.num_pending, budget))
+    def preempt(self, sequence: Sequence) -> None:
+        """Take a running sequence's blocks and adapters away; it goes on later as if nothing had happened."""
+        del self.running[sequence]
+        self._let_go(sequence)
+        sequence.state = SequenceState.WAITING
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.appendleft(sequence)
+
+    def _plan_chunk(self, sequence: Sequence, budget: int) -> Chunk:
+        pending = sequence.num_pending
+        length = min(pending, budget)
+        samples = length == pending and sequence.request.max_new_tokens > 0
+        chunk = Chunk(sequence, sequence.num_planned, length, samples, sequence.num_preemptions)
+        sequence.num_planned += length
+        sequence.num_unknown += samples
+        return chunk
+
+    def _publish(self, sequence: Sequence) -> None:
+        num_full = min(sequence.num_computed, len(sequence.tokens)) // self.cache.block_size
+        keys = sequence.block_keys(num_full, self.cache.block_size)
+        for index in range(sequence.num_published, num_full):
+            self.cache.publish(sequence.blocks[index], keys[index])
+        sequence.num_published = max(sequence.num_published, num_full)
 
     def _admit(self, budget: int) -> list[Chunk]:
         chunks: list[Chunk] = []
@@ -138,7 +149,7 @@ class Scheduler:
         for sequence in tuple(self.waiting):
             if budget == 0 or len(self.running) == self.limits.max_sequences:
                 break
-            if _waits_for_first_choice(sequence):
+            if not sequence.request.ready or sequence.num_unknown or _waits_for_first_choice(sequence):
                 continue
             uses = sequence.request.adapters
             pin = self.adapters.pin(uses, may_place=may_place)
@@ -151,9 +162,9 @@ class Scheduler:
                 self.adapters.unpin(uses)
                 break
             self.waiting.remove(sequence)
-            self.running.append(sequence)
+            self.running[sequence] = None
             sequence.state = SequenceState.RUNNING
-            chunks.append(self._next_chunk(sequence, budget))
+            chunks.append(self._plan_chunk(sequence, budget))
             budget -= chunks[-1].length
         return chunks
 
@@ -171,7 +182,7 @@ class Scheduler:
             return False
         cache.hold(found)
         sequence.blocks = found + cache.allocate(num_new)
-        sequence.num_computed = len(found) * cache.block_size
+        sequence.num_computed = sequence.num_planned = len(found) * cache.block_size
         sequence.num_published = len(found)
         if not sequence.admitted_before:
             cache.counters.queried += len(sequence.tokens)
@@ -182,31 +193,35 @@ class Scheduler:
         return True
 
     def _grow(self, sequence: Sequence) -> bool:
-        """Make room for the sequence's next token, at the youngest's expense. False: it was the youngest itself."""
-        while self.cache.blocks_for(len(sequence.tokens)) > len(sequence.blocks):
+        """Make room for the sequence's next token, at the youngest's expense. False: not in this step."""
+        while self.cache.blocks_for(sequence.num_planned + 1) > len(sequence.blocks):
             if self.cache.pool.num_free > 0:
                 sequence.blocks += self.cache.allocate(1)
-                continue
-            victim = self.running[-1]
-            self._preempt(victim)
-            if victim is sequence:
-                return False
+            elif self._limbo:
+                return False  # blocks are on their way
+            else:
+                victim = next(reversed(self.running))
+                self.preempt(victim)
+                if victim is sequence:
+                    return False
         return True
 
-    def _preempt(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
-        self._let_go(sequence)
-        sequence.state = SequenceState.WAITING
-        sequence.num_preemptions += 1
-        self.num_preemptions += 1
-        self.waiting.appendleft(sequence)
-
     def _let_go(self, sequence: Sequence) -> None:
-        self.cache.release(sequence.blocks)
+        if self._last_retired == self._last_planned:
+            self.cache.release(sequence.blocks)
+            self.adapters.unpin(sequence.request.adapters)
+        else:
+            self._limbo.append((self._last_planned, sequence.blocks, sequence.request.adapters))
         sequence.blocks = []
-        sequence.num_computed = 0
+        sequence.num_computed = sequence.num_planned = 0
         sequence.num_published = 0
-        self.adapters.unpin(sequence.request.adapters)
+
+
+def _wants(sequence: Sequence) -> int:
+    """Tokens to hand out, unless it surely ends with what is launched."""
+    if sequence.num_unknown and sequence.num_generated + sequence.num_unknown >= sequence.request.max_new_tokens:
+        return 0
+    return sequence.num_pending
 
 
 def _waits_for_first_choice(sequence: Sequence) -> bool:

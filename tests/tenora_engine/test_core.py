@@ -295,7 +295,7 @@ def test_preemption_is_invisible(make_engine: Make, world: World):
             steps += 1
             scheduler = engine.core.scheduler
             if engine is small and steps % 25 == 0 and scheduler.running:
-                scheduler._preempt(scheduler.running[0])
+                scheduler.preempt(next(iter(scheduler.running)))
             for sequence in [*scheduler.running, *scheduler.waiting]:
                 if engine is small:
                     preempted[sequence.request.key.request_id] = sequence.num_preemptions

@@ -71,14 +71,12 @@ def make_scheduler(
 
 def run(scheduler: Scheduler) -> Plan:
     """One step: every planned chunk is computed, every sampled token is the sequence's length."""
-    plan = scheduler.schedule()
+    plan = scheduler.schedule(now=0.0)
     for chunk in plan.chunks:
-        samples = chunk.samples
-        scheduler.commit(chunk)
-        if samples:
-            chunk.sequence.append(len(chunk.sequence.tokens))
-            if chunk.sequence.finish_reason is not None:
-                scheduler.finish(chunk.sequence)
+        scheduler.commit(chunk, [len(chunk.sequence.tokens)] if chunk.samples else [])
+        if chunk.sequence.finish_reason is not None:
+            scheduler.finish(chunk.sequence)
+    scheduler.retire(plan)
     return plan
 
 
