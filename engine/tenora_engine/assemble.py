@@ -25,7 +25,8 @@ from tenora_engine.lora.loader import AdapterLoader, AdapterSource
 from tenora_engine.lora.residency import Residency
 from tenora_engine.lora.weights import DeviceSlots
 from tenora_engine.model.decoder import Decoder
-from tenora_engine.model.spec import ModelSpec, UnsupportedModel, read_spec
+from tenora_engine.model.hf_config import read_spec
+from tenora_engine.model.spec import ModelSpec, UnsupportedModel
 from tenora_engine.model.weights import load_weights
 from tenora_engine.runner import Runner
 from tenora_engine.scheduler import Limits, Scheduler

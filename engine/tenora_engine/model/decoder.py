@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
@@ -12,8 +13,8 @@ from tenora_engine.kernels import Kernels
 from tenora_engine.kernels.attention import Attention
 from tenora_engine.kernels.kv import LayerKv
 from tenora_engine.kernels.lora import AddLora, LoraSlots
-from tenora_engine.model.rope import rope_table
-from tenora_engine.model.spec import Activation, ModelSpec
+from tenora_engine.model.rope import Rope
+from tenora_engine.model.spec import LayerSpec, ModelSpec, RopeSpec
 from tenora_engine.model.weights import LayerWeights, ModelWeights
 
 
@@ -51,19 +52,32 @@ class Decoder:
         self.spec = spec
         self.weights = weights
         self.kernels = kernels
-        self._rope = rope_table(spec, spec.context_length).to(weights.embedding.device)
+        embedding = weights.embedding
+        # Rounded to the model's dtype as in transformers: Gemma was trained so.
+        self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=embedding.dtype).item()
+        ropes = {layer.rope for layer in spec.layers if layer.rope is not None}
+        self._ropes = {rope: Rope(rope, spec.head_dim, embedding.device) for rope in ropes}
 
     def forward(self, batch: Batch, cache: Sequence[LayerKv], adapters: Adapters) -> Tensor:
         """Write the step's keys and values to `cache`; the final hidden states, normed: [T, hidden]."""
         kernels, eps = self.kernels, self.spec.rms_norm_eps
         x = F.embedding(batch.token_ids, self.weights.embedding)
-        cos_sin = self._rope.index_select(0, batch.positions)
+        if self._embedding_scale != 1.0:
+            x.mul_(self._embedding_scale)
+        angles: dict[RopeSpec | None, Tensor | None] = {None: None}
+        angles.update((spec, rope.cos_sin(batch.positions)) for spec, rope in self._ropes.items())
         residual: Tensor | None = None
-        for layer, slots, layer_cache in zip(self.weights.layers, adapters.layers, cache, strict=True):
-            x, residual = kernels.add_rms_norm(x, residual, layer.input_norm, eps)
-            x = self._attention(x, layer, slots, layer_cache, cos_sin, batch)
-            x, residual = kernels.add_rms_norm(x, residual, layer.post_norm, eps)
+        for spec, layer, slots, layer_cache in zip(
+            self.spec.layers, self.weights.layers, adapters.layers, cache, strict=True
+        ):
+            x, residual = kernels.add_rms_norm(x, residual, layer.attention_norm, eps)
+            x = self._attention(x, spec, layer, slots, layer_cache, angles[spec.rope], batch)
+            if layer.attention_out_norm is not None:
+                x = kernels.add_rms_norm(x, None, layer.attention_out_norm, eps).out
+            x, residual = kernels.add_rms_norm(x, residual, layer.mlp_norm, eps)
             x = self._mlp(x, layer, slots, batch.add_lora)
+            if layer.mlp_out_norm is not None:
+                x = kernels.add_rms_norm(x, None, layer.mlp_out_norm, eps).out
         return kernels.add_rms_norm(x, residual, self.weights.final_norm, eps).out
 
     def logits(self, hidden: Tensor, add_lora: AddLora, adapters: Adapters) -> Tensor:
@@ -73,14 +87,22 @@ class Decoder:
         return y.float()
 
     def _attention(
-        self, x: Tensor, layer: LayerWeights, slots: LayerSlots, cache: LayerKv, cos_sin: Tensor, batch: Batch
+        self,
+        x: Tensor,
+        layer_spec: LayerSpec,
+        layer: LayerWeights,
+        slots: LayerSlots,
+        cache: LayerKv,
+        cos_sin: Tensor | None,
+        batch: Batch,
     ) -> Tensor:
-        spec, kernels = self.spec, self.kernels
+        spec = self.spec
         qkv = layer.qkv(x)
         batch.add_lora(qkv, x, slots.qkv)
         heads = qkv.view(-1, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
-        kernels.place_heads(heads, cos_sin, None, cache, batch.places, spec.num_heads)
-        mixed = batch.attention(heads[:, : spec.num_heads], cache, spec.head_dim**-0.5, None).view(-1, spec.q_size)
+        self.kernels.place_heads(heads, cos_sin, layer.head_norms, cache, batch.places, spec.num_heads)
+        queries = heads[:, : spec.num_heads]
+        mixed = batch.attention(queries, cache, spec.attention_scale, layer_spec.window).view(-1, spec.q_size)
         out = layer.output(mixed)
         batch.add_lora(out, mixed, slots.output)
         return out
@@ -88,7 +110,7 @@ class Decoder:
     def _mlp(self, x: Tensor, layer: LayerWeights, slots: LayerSlots, add_lora: AddLora) -> Tensor:
         gate_up = layer.gate_up(x)
         add_lora(gate_up, x, slots.gate_up)
-        inner = self.kernels.gated(gate_up, Activation.SILU)
+        inner = self.kernels.gated(gate_up, self.spec.activation)
         out = layer.down(inner)
         add_lora(out, inner, slots.down)
         return out

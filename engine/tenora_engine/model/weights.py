@@ -12,18 +12,22 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from tenora_engine.kernels.heads import HeadNorms
 from tenora_engine.model.linear import Linear
 from tenora_engine.model.spec import ModelSpec, UnsupportedModel
 
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    input_norm: Tensor  # fp32 [hidden]
+    attention_norm: Tensor  # fp32 [hidden]
     qkv: Linear  # hidden -> q_size + 2 kv_size
+    head_norms: HeadNorms | None
     output: Linear  # q_size -> hidden
-    post_norm: Tensor  # fp32 [hidden]
+    attention_out_norm: Tensor | None  # fp32 [hidden]
+    mlp_norm: Tensor  # fp32 [hidden]
     gate_up: Linear  # hidden -> 2 intermediate
     down: Linear  # intermediate -> hidden
+    mlp_out_norm: Tensor | None  # fp32 [hidden]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +41,12 @@ class ModelWeights:
 class Checkpoint:
     """The tensors of a folder's safetensors files by name; each is read when asked for."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, stack: ExitStack) -> None:
+    def __init__(
+        self, folder: Path, dtype: torch.dtype, device: torch.device, norm_offset: float, stack: ExitStack
+    ) -> None:
+        """`norm_offset` is added to the weights of the norms."""
         self._dtype = dtype
+        self._norm_offset = norm_offset
         self._device = device
         self._files: dict[str, Any] = {}
         for path in sorted(folder.glob("*.safetensors")):
@@ -52,7 +60,7 @@ class Checkpoint:
 
     def norm(self, name: str) -> Tensor:
         """The weight of an RMSNorm, in fp32."""
-        return self._read(f"{name}.weight", torch.float32)
+        return self._read(f"{name}.weight", torch.float32) + self._norm_offset
 
     def _read(self, name: str, dtype: torch.dtype) -> Tensor:
         if name not in self._files:
@@ -77,7 +85,7 @@ class Checkpoint:
 def load_weights(folder: Path, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> ModelWeights:
     """Raises UnsupportedModel when the tensors are not those of `spec`, SafetensorError or OSError when unreadable."""
     with ExitStack() as stack:
-        checkpoint = Checkpoint(folder, dtype, device, stack)
+        checkpoint = Checkpoint(folder, dtype, device, 1.0 if spec.unit_offset_norms else 0.0, stack)
         embedding = checkpoint.tensor("model.embed_tokens.weight")
         layers = tuple(_layers(checkpoint, spec))
         if spec.tied_embeddings:
@@ -95,13 +103,22 @@ def _layers(checkpoint: Checkpoint, spec: ModelSpec) -> Iterator[LayerWeights]:
     for index in range(spec.num_layers):
         layer = f"model.layers.{index}"
         attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
+        # transformers names the norms of a block by their place, so that one name means two things.
+        before_mlp = "pre_feedforward_layernorm" if spec.output_norms else "post_attention_layernorm"
         yield LayerWeights(
-            input_norm=checkpoint.norm(f"{layer}.input_layernorm"),
+            attention_norm=checkpoint.norm(f"{layer}.input_layernorm"),
             qkv=checkpoint.linear(
-                f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj", bias=spec.attention_bias
+                f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj", bias=spec.qkv_bias
             ),
-            output=checkpoint.linear(f"{attention}.o_proj", bias=spec.attention_bias),
-            post_norm=checkpoint.norm(f"{layer}.post_attention_layernorm"),
+            head_norms=HeadNorms(
+                checkpoint.norm(f"{attention}.q_norm"), checkpoint.norm(f"{attention}.k_norm"), spec.rms_norm_eps
+            )
+            if spec.qk_norm
+            else None,
+            output=checkpoint.linear(f"{attention}.o_proj", bias=spec.output_bias),
+            attention_out_norm=checkpoint.norm(f"{layer}.post_attention_layernorm") if spec.output_norms else None,
+            mlp_norm=checkpoint.norm(f"{layer}.{before_mlp}"),
             gate_up=checkpoint.linear(f"{mlp}.gate_proj", f"{mlp}.up_proj", bias=spec.mlp_bias),
             down=checkpoint.linear(f"{mlp}.down_proj", bias=spec.mlp_bias),
+            mlp_out_norm=checkpoint.norm(f"{layer}.post_feedforward_layernorm") if spec.output_norms else None,
         )
