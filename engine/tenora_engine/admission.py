@@ -97,6 +97,7 @@ def _check_sampling(sampling: Sampling, vocab_size: int) -> None:
     _check_range("temperature", sampling.temperature, 0, 2)
     _check_range("top_p", sampling.top_p, 0, 1)
     _check_range("min_p", sampling.min_p, 0, 1)
+    _check_range("typical_p", sampling.typical_p, 0, 1)
     _check_range("top_k", sampling.top_k, 0, math.inf)
     _check_range("n", sampling.n, 1, MAX_CHOICES)
     _check_range("presence_penalty", sampling.presence_penalty, -2, 2)
@@ -105,8 +106,8 @@ def _check_sampling(sampling: Sampling, vocab_size: int) -> None:
     _check_range("min_tokens", sampling.min_tokens, 0, sampling.max_tokens)
     _check_range("logprobs", sampling.logprobs or 0, 0, min(MAX_LOGPROBS, vocab_size))
     _check_range("prompt_logprobs", sampling.prompt_logprobs or 0, 0, min(MAX_LOGPROBS, vocab_size))
-    if sampling.top_p == 0 or sampling.repetition_penalty == 0:
-        _invalid("top_p and repetition_penalty must be above 0")
+    if 0 in (sampling.top_p, sampling.typical_p, sampling.repetition_penalty):
+        _invalid("top_p, typical_p and repetition_penalty must be above 0")
     for token_id, bias in sampling.logit_bias.items():
         _check_range("logit_bias: a token id", token_id, 0, vocab_size - 1)
         _check_range(f"logit_bias of token {token_id}", bias, -MAX_BIAS, MAX_BIAS)

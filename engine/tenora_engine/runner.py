@@ -178,13 +178,13 @@ def _place(chunks: Iterable[Chunk]) -> list[_Placed]:
 def _draw(logits: Tensor, chunks: Sequence[Chunk]) -> list[Sampled | Failure]:
     """All at once; if that raises, one by one, so that the one at fault fails alone."""
     try:
-        return list(sampler.sample(logits, [chunk.sequence for chunk in chunks]))
+        return list(sampler.sample(logits, [sampler.Row(chunk.sequence) for chunk in chunks]))
     except Exception:  # whatever one row brings, the others are to be served
         log.exception("sampling a step failed; trying its rows one by one")
     outcomes: list[Sampled | Failure] = []
     for row, chunk in enumerate(chunks):
         try:
-            outcomes += sampler.sample(logits[row : row + 1], [chunk.sequence])
+            outcomes += sampler.sample(logits[row : row + 1], [sampler.Row(chunk.sequence)])
         except Exception:  # the one at fault
             log.exception("request %s could not be sampled", chunk.sequence.request.key.request_id)
             outcomes.append(NOT_SAMPLED)

@@ -96,6 +96,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     logit_bias: dict[int, float] = msgspec.field(default_factory=dict)
     logprobs: int | None = None  # alternatives per token beside the sampled one; None is off
     prompt_logprobs: int | None = None
+    typical_p: float = 1.0
 
 
 class Grammar(msgspec.Struct, frozen=True):

@@ -75,6 +75,7 @@ TO_ENGINE = {
         grammar=Grammar(GrammarKind.JSON_SCHEMA, '{"type":"object"}'),
         deadline_s=30.0,
     ),
+    "submit-typical-p": Submit("request-1", [1], Sampling(typical_p=0.9), "tenant-1", b"salt", "f" * 64),
 }
 TO_GATEWAY = {
     "step-empty": Step("instance-1"),

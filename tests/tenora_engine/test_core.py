@@ -413,10 +413,10 @@ def test_an_exception_in_one_rows_sampling_ends_one_request(engine: EngineUnderT
     """ENG-04: injected by request id."""
     real = sampler.sample
 
-    def faulty(logits: torch.Tensor, choices: Any) -> Any:
-        if any(choice.request.key.request_id == "request-2" and choice.num_generated == 3 for choice in choices):
+    def faulty(logits: torch.Tensor, rows: Any, *masks: Any) -> Any:
+        if any(row.sequence.request.key.request_id == "request-2" and row.num_generated == 3 for row in rows):
             raise RuntimeError("injected")
-        return real(logits, choices)
+        return real(logits, rows, *masks)
 
     monkeypatch.setattr(sampler, "sample", faulty)
     ids = [engine.submit(prompt(8, seed)) for seed in range(3)]
