@@ -36,6 +36,7 @@ _ARCHITECTURE: Final = (
     "attention_bias",
     "mlp_bias",
 )
+_TIED_BY_DEFAULT: Final = frozenset({"gemma3_text", "smollm3"})  # where `tie_word_embeddings` does not say
 _EMBEDDING: Final = "model.embed_tokens.weight"
 _SUFFIX: Final = ".weight"
 
@@ -89,19 +90,32 @@ def read_base_model(folder: Path) -> BaseModel:
 
     architecture = {key: config[key] for key in _ARCHITECTURE if config.get(key) is not None}
     canonical = json.dumps(architecture, sort_keys=True, separators=(",", ":")).encode()
-    if architecture.get("tie_word_embeddings"):
-        linears.setdefault("lm_head", LinearShape(int(architecture["vocab_size"]), int(architecture["hidden_size"])))
     try:
+        if architecture.get("tie_word_embeddings", architecture.get("model_type") in _TIED_BY_DEFAULT):
+            shape = LinearShape(int(architecture["vocab_size"]), int(architecture["hidden_size"]))
+            linears.setdefault("lm_head", shape)
         return BaseModel(
             fingerprint=hashlib.sha256(b"tenora.base.v1\0" + canonical + embedding).hexdigest(),
             architecture=architecture,
             vocab_size=int(architecture["vocab_size"]),
-            context_length=int(architecture["max_position_embeddings"]),
+            context_length=_context_length(config),
             num_layers=int(architecture["num_hidden_layers"]),
             linears=linears,
         )
     except KeyError as error:
         raise BaseModelError(f"{folder}/config.json lacks {error}") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise BaseModelError(f"{folder}/config.json has a value that cannot be: {error}") from error
+
+
+def _context_length(config: dict[str, Any]) -> int:
+    """max_position_embeddings, or what YaRN stretches the original context to: its users are told to set no more."""
+    length = int(config["max_position_embeddings"])
+    rope = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if rope.get("rope_type", rope.get("type")) != "yarn" or rope.get("factor") is None:
+        return length
+    original = config.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings") or length
+    return max(length, int(float(rope["factor"]) * int(original)))
 
 
 def _tensor_sha256(file: Path, name: str) -> bytes:

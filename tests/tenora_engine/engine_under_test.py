@@ -91,7 +91,7 @@ def random_adapter(
         for name, parameter in model.named_parameters():
             if "lora_" in name:
                 parameter.normal_(0, spread / rank**0.25)
-    model.save_pretrained(folder)
+    model.save_pretrained(str(folder), save_embedding_layers=False)  # else the base's lm_head beside the adapter's
     return folder
 
 
