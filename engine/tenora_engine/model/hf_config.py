@@ -22,6 +22,7 @@ _REFUSED: Final = {
     "final_logit_softcapping": "softcapping of logits",
     "attn_logit_softcapping": "softcapping of attention",
     "use_bidirectional_attention": "attention to later tokens",
+    "rope_interleaved": "RoPE of neighbouring dimensions",
     "num_experts": "a mixture of experts",
     "num_local_experts": "a mixture of experts",
     "vision_config": "vision",

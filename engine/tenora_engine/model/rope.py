@@ -35,13 +35,15 @@ def inverse_frequencies(rope: RopeSpec, head_dim: int) -> Tensor:
         case Llama3Scaling() as scaling:
             turns = scaling.original_context * base / (2 * math.pi)  # full turns within the original context
             ramp = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-            return torch.lerp(base / scaling.factor, base, ramp.clamp(0, 1))
+            ramp = ramp.clamp(0, 1)
+            return base / scaling.factor * (1 - ramp) + base * ramp
         case YarnScaling() as scaling:
-            return torch.lerp(base, 1.0 / (scaling.factor * wavelengths), _yarn_ramp(scaling, rope.theta, head_dim))
+            kept = _yarn_kept(scaling, rope.theta, head_dim)
+            return 1.0 / (scaling.factor * wavelengths) * (1 - kept) + base * kept
 
 
-def _yarn_ramp(scaling: YarnScaling, theta: float, head_dim: int) -> Tensor:
-    """fp32 [head_dim / 2]: 0 where a dimension is kept, 1 where it is stretched."""
+def _yarn_kept(scaling: YarnScaling, theta: float, head_dim: int) -> Tensor:
+    """fp32 [head_dim / 2]: 1 where a dimension is kept as it is, 0 where it is stretched."""
 
     def dimension(turns: float) -> float:
         """The one that makes so many full turns within the original context."""
@@ -52,4 +54,4 @@ def _yarn_ramp(scaling: YarnScaling, theta: float, head_dim: int) -> Tensor:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
     width = high - low or 0.001  # a step where the ends meet
-    return ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
+    return 1 - ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / width).clamp(0, 1)
