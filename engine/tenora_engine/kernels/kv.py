@@ -65,8 +65,8 @@ def allocate_kv(
         keys, values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
         if dtype not in LARGEST:
             return LayerKv(keys, values)
-        scales = (torch.zeros(shape[:-1], dtype=torch.float32, device=device) for _ in range(2))
-        return LayerKv(keys, values, *scales, key_offset=key_offsets[index].float() if key_offsets else None)
+        key_scales, value_scales = (torch.zeros(shape[:-1], dtype=torch.float32, device=device) for _ in range(2))
+        return LayerKv(keys, values, key_scales, value_scales, key_offsets[index].float() if key_offsets else None)
 
     return tuple(map(layer, range(num_layers)))
 
