@@ -126,8 +126,26 @@ def _composed(world: World, scales: dict[str, float], tokens: list[int]) -> torc
             },
             id="rope-llama3",
         ),
+        pytest.param(
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}},
+            id="rope-yarn",
+        ),
     ],
 )
 def test_every_flag_of_the_spec(make_engine: Callable[..., EngineUnderTest], tmp_path: Path, changes: dict[str, Any]):
     model = tiny_llama(tmp_path / "model", **changes)
     assert worst_difference(make_engine(model), Oracle(model, {}), prompt(100), [], None) < TOLERANCE
+
+
+def test_dynamic_ntk_up_to_the_original_context_and_no_further(
+    make_engine: Callable[..., EngineUnderTest], tmp_path: Path
+):
+    """Beyond it transformers' own answer would depend on how the text was cut into passes."""
+    scaling = {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}
+    model = tiny_llama(tmp_path / "model", max_position_embeddings=64, **scaling)
+    engine, oracle = make_engine(model, max_batch_tokens=24, max_sequences=4), Oracle(model, {})
+    tokens = prompt(40)
+    answer = engine.ask(tokens, max_tokens=100, ignore_eos=True)
+    assert len(answer.text) == 24
+    assert oracle.is_greedy(tokens, answer.text, None)
+    assert engine.ask(prompt(64), max_tokens=1).failed is not None
