@@ -7,17 +7,21 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import torch
 from safetensors import SafetensorError
+from tokenizers import Tokenizer
 
 from tenora_adapters.base import BaseModel, BaseModelError, read_base_model
 from tenora_adapters.blobs import BlobError, open_store
 from tenora_engine.admission import Capacity
+from tenora_engine.block_copies import BlockCopies
 from tenora_engine.config import Dtype, EngineConfig
 from tenora_engine.core import EngineCore
 from tenora_engine.errors import StartError
+from tenora_engine.executor import Executor
 from tenora_engine.kernels import kernels_for
 from tenora_engine.kernels.kv import allocate_kv
 from tenora_engine.kv.prefix_cache import PrefixCache
@@ -30,6 +34,7 @@ from tenora_engine.model.spec import ModelSpec, UnsupportedModel
 from tenora_engine.model.weights import load_weights
 from tenora_engine.runner import Runner
 from tenora_engine.scheduler import Limits, Scheduler
+from tenora_engine.speculation import Speculator
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +45,13 @@ _KV_SHARE: Final = 1 / 8
 @dataclass(frozen=True, slots=True)
 class Engine:
     core: EngineCore
+    executor: Executor
     loader: AdapterLoader
     cache: PrefixCache
 
     def close(self) -> None:
+        self.core.close()
+        self.executor.close()
         self.loader.close()
 
 
@@ -78,13 +86,18 @@ def build_engine(
     slots = DeviceSlots(config.adapter_slots, spec, decoder.kernels, dtype, device)
     loader = AdapterLoader(AdapterSource(store, base, spec, dtype).load, wake)
     residency = Residency(slots, config.adapter_slots, config.host_adapters, loader, clock)
+    runner = Runner(decoder, memory, config.block_size, slots.adapters)
+    executor = Executor(runner, BlockCopies(memory, 0), config.block_size, residency.slot_of, clock)
+    speculator = Speculator(config.draft_tokens, _tokenize(config.model)) if config.draft_tokens else None
     core = EngineCore(
         capacity=_capacity(config, spec, base, max_model_len, num_blocks, dtype),
-        scheduler=Scheduler(Limits(config.max_sequences, config.max_batch_tokens), cache, residency),
+        scheduler=Scheduler(Limits(config.max_sequences, config.max_batch_tokens), cache, residency, speculator),
         residency=residency,
-        executor=Runner(decoder, memory, config.block_size, slots.adapters, residency.slot_of),
+        executor=executor,
         clock=clock,
         max_waiting=config.max_waiting,
+        plan_ahead=config.async_step,
+        speculator=speculator,
     )
     log.info(
         "base %s in %s on %d threads, %d KV blocks of %d tokens, ready after %.1f s",
@@ -95,7 +108,21 @@ def build_engine(
         config.block_size,
         clock() - started,
     )
-    return Engine(core, loader, cache)
+    return Engine(core, executor, loader, cache)
+
+
+def _tokenize(model: Path) -> Callable[[str], list[int]]:
+    """The base's tokens of a text; none where the model's folder has no tokenizer."""
+    file = model / "tokenizer.json"
+    if not file.exists():
+        return lambda text: []
+    tokenizer = Tokenizer.from_file(str(file))
+
+    def tokenize(text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    return tokenize
 
 
 def choose_dtype(asked: Dtype) -> torch.dtype:

@@ -38,6 +38,8 @@ class EngineConfig:
     adapter_slots: int = 32
     host_adapters: int = 64  # kept in memory, those in slots included
     prefix_cache: bool = True
+    async_step: bool = False  # plan a step while the one before it is computed
+    draft_tokens: int = 0  # guessed for one sequence in one step, at most; 0: nothing is guessed
     drain_s: float = 20.0  # how long running requests may take to end after SIGTERM
 
 
@@ -71,6 +73,8 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str] = os.e
     option("adapter_slots", _positive, "adapters usable in one step")
     option("host_adapters", _positive, "adapters kept in memory")
     option("prefix_cache", _switch, "on or off")
+    option("async_step", _switch, "plan a step while the one before it is computed: on or off")
+    option("draft_tokens", _count, "tokens guessed for one sequence in one step, where that pays; 0: none")
     option("drain_s", float, "seconds for running requests to end after SIGTERM")
     options = parser.parse_args(arguments)
     config = EngineConfig(**vars(options))
@@ -84,6 +88,13 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str] = os.e
 def _positive(text: str) -> int:
     value = int(text)
     if value <= 0:
+        raise ValueError(text)
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
         raise ValueError(text)
     return value
 

@@ -1,36 +1,32 @@
-"""The engine core: schedule, run, update. One step at a time, on one thread; knows no socket."""
+"""The engine core: plans a step, launches it, commits what came of it; knows no socket.
+
+Plan, launch and commit are apart, so that the next step can be planned and launched while one is computed ("ahead").
+What is committed is what was launched: a part of a step belongs to a sequence, never to an id or a slot, and is dropped
+when that sequence has ended meanwhile.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Final
 
 from tenora_engine.admission import Capacity, admit
+from tenora_engine.drawing import ChunkResult, Draw, Failure, wanted
 from tenora_engine.errors import AdapterUnavailable, Refused
+from tenora_engine.executor import Executor, Launch, StepResults
+from tenora_engine.live import LiveRequests, News
 from tenora_engine.lora.residency import Residency
 from tenora_engine.request import Request, RequestKey, Sequence, SequenceState
-from tenora_engine.runner import ChunkResult, Failure
-from tenora_engine.scheduler import Chunk, Plan, Scheduler
-from tenora_engine.wire import FailCode, Failed, FinishReason, Output, Submit, TokenLogprob, Usage
+from tenora_engine.scheduler import Plan, Scheduler
+from tenora_engine.speculation import Speculator
+from tenora_engine.wire import FailCode, FinishReason, Submit
 
 log = logging.getLogger(__name__)
 
-
-class Executor(Protocol):
-    """What runs a plan: `tenora_engine.runner.Runner`."""
-
-    def run(self, plan: Plan) -> list[ChunkResult]: ...
-
-
-@dataclass(slots=True)
-class News:
-    """What there is to tell one gateway after a step."""
-
-    outputs: list[Output] = field(default_factory=list)
-    failures: list[Failed] = field(default_factory=list)
+GRAMMAR_FAILED: Final = Refused(FailCode.INTERNAL, "the grammar of this request could not be applied")
+SET_ASIDE: Final = Refused(FailCode.ADAPTER_UNAVAILABLE, "the adapter produced values that are not finite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +38,18 @@ class Load:
     tokens: int  # known and not computed
 
 
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A planned step, and its launch unless there was nothing to launch."""
+
+    plan: Plan
+    launch: Launch | None
+
+    @property
+    def is_progress(self) -> bool:
+        return self.launch is not None or self.plan.num_preempted > 0
+
+
 class EngineCore:
     def __init__(
         self,
@@ -51,7 +59,11 @@ class EngineCore:
         executor: Executor,
         clock: Callable[[], float],
         max_waiting: int,
+        *,
+        plan_ahead: bool,
+        speculator: Speculator | None = None,
     ) -> None:
+        """`speculator` is the scheduler's drafter, if it has one."""
         self.capacity = capacity
         self.scheduler = scheduler
         self.residency = residency
@@ -59,8 +71,10 @@ class EngineCore:
         self.draining = False
         self._executor = executor
         self._clock = clock
-        self._live: dict[RequestKey, Request] = {}
-        self._news: defaultdict[bytes, News] = defaultdict(News)
+        self._plan_ahead = plan_ahead
+        self._speculator = speculator
+        self._live = LiveRequests(scheduler, residency, speculator)
+        self._ahead: _Flight | None = None  # launched, and told what to draw
         self._progress = True
 
     # -- what gateways ask for ------------------------------------------------------------------------------------
@@ -76,49 +90,41 @@ class EngineCore:
             request = admit(submit, route, self._clock(), self.capacity)
             self.residency.want(request.adapters)
         except Refused as refusal:
-            self._refuse(key, refusal)
+            self._live.refuse(key, refusal)
         except AdapterUnavailable as error:
-            self._refuse(key, Refused(FailCode.ADAPTER_UNAVAILABLE, error.message))
+            self._live.refuse(key, Refused(FailCode.ADAPTER_UNAVAILABLE, error.message))
         else:
-            self._live[key] = request
+            self._live.add(request)
             self.scheduler.add(request)
 
     def abort(self, route: bytes, request_id: str) -> None:
         """End a live request; nothing to do for any other."""
         request = self._live.get(RequestKey(route, request_id))
         if request is not None:
-            self._abort(request)
+            self._live.abort(request)
 
     def abort_route(self, route: bytes) -> None:
         """End all requests of a gateway that has gone; nobody is told."""
-        for request in [request for key, request in self._live.items() if key.route == route]:
-            self._end(request)
-        self._news.pop(route, None)
+        self._live.drop_route(route)
 
     def drain(self) -> None:
         """Take no more requests, and give those back that have not started; the gateway finds another engine."""
         self.draining = True
         refusal = Refused(FailCode.SHUTTING_DOWN, "the engine is shutting down", retryable=True)
-        for request in list(self._live.values()):
+        for request in self._live:
             if not any(sequence.admitted_before for sequence in request.sequences):
-                self._fail(request, refusal)
+                self._live.fail(request, refusal)
 
     def abort_all(self) -> None:
-        for request in list(self._live.values()):
-            self._abort(request)
+        for request in self._live:
+            self._live.abort(request)
 
-    # -- the step -------------------------------------------------------------------------------------------------
-
-    def step(self) -> dict[bytes, News]:
-        """One engine step: schedule, run, update. The news since the last one, by gateway."""
-        self._collect_adapters()
-        self._abort_overdue()
-        plan = self.scheduler.schedule(self._clock())
-        self._update(self._run(plan))
-        self.scheduler.retire(plan)
-        self._progress = bool(plan.chunks) or plan.num_preempted > 0
-        news, self._news = self._news, defaultdict(News)
-        return news
+    def close(self) -> None:
+        """End all requests, and wait for what is launched."""
+        self.abort_all()
+        if self._ahead is not None:
+            self._commit(self._ahead)
+            self._ahead = None
 
     @property
     def idle(self) -> bool:
@@ -127,7 +133,7 @@ class EngineCore:
 
     @property
     def has_requests(self) -> bool:
-        return bool(self._live)
+        return len(self._live) > 0
 
     @property
     def load(self) -> Load:
@@ -135,123 +141,132 @@ class EngineCore:
         return Load(
             running=len(self.scheduler.running),
             waiting=len(self.scheduler.waiting),
-            tokens=sum(sequence.num_pending for sequence in sequences),
+            tokens=sum(max(0, sequence.num_pending) for sequence in sequences),
         )
 
-    def _run(self, plan: Plan) -> list[ChunkResult]:
-        if plan.is_empty:
-            return []
-        try:
-            return self._executor.run(plan)
-        except Exception:  # whatever one chunk brings, the others are to be served
-            log.exception("a step of %d chunks failed; trying them one by one", len(plan.chunks))
-        return [self._run_alone(chunk, plan.number) for chunk in plan.chunks]
+    # -- the step -------------------------------------------------------------------------------------------------
 
-    def _run_alone(self, chunk: Chunk, number: int) -> ChunkResult:
-        """Computing a chunk again changes nothing: its keys and values are written to the same places."""
-        try:
-            (result,) = self._executor.run(Plan(number, (chunk,)))
-        except Exception:  # the one at fault
-            log.exception("request %s could not be computed", chunk.sequence.request.key.request_id)
-            return ChunkResult(chunk, failure=Failure(FailCode.INTERNAL, "the engine failed to compute this request"))
-        return result
+    def step(self) -> dict[bytes, News]:
+        """Commit one engine step: the one that was launched ahead, if there is one. The news, by gateway."""
+        self._collect_adapters()
+        self._abort_overdue()
+        flight, self._ahead = self._ahead, None
+        if flight is None:
+            flight = self._launch()
+            self._draw(flight)
+        ahead = self._launch() if self._may_go_ahead(flight) else None
+        self._commit(flight)
+        self._progress = flight.is_progress or (ahead is not None and ahead.is_progress)
+        if ahead is not None:
+            self._draw(ahead)
+            if ahead.launch is None:
+                self._commit(ahead)
+            else:
+                self._ahead = ahead
+        return self._live.take_news()
 
-    def _update(self, results: Iterable[ChunkResult]) -> None:
-        for result in results:
-            sequence = result.chunk.sequence
-            if sequence.state is SequenceState.FINISHED:
-                continue  # another choice of the request failed in this very step
-            if result.failure is not None:
-                self._fail_step(sequence.request, result.failure)
-                continue
-            drawn = [] if result.sampled is None else [result.sampled.token_id]
-            self._advance(sequence, result, self.scheduler.commit(result.chunk, drawn))
+    def _launch(self) -> _Flight:
+        plan = self.scheduler.schedule(self._clock())
+        flight = _Flight(plan, None if plan.is_empty else self._executor.launch(plan))
+        for sequence in self._speculator.take_failed() if self._speculator is not None else ():
+            if sequence.state is not SequenceState.FINISHED:
+                self._live.fail(sequence.request, Refused(FailCode.INTERNAL, "no guess could be made for this request"))
+        return flight
 
-    def _advance(self, sequence: Sequence, result: ChunkResult, token_ids: list[int]) -> None:
-        request = sequence.request
-        request.prompt_logprobs += result.prompt_logprobs
-        prompt_only = request.max_new_tokens == 0 and sequence.num_pending == 0
-        if result.sampled is None and not prompt_only:
+    def _may_go_ahead(self, flight: _Flight) -> bool:
+        """Whether to launch the next step before this one's tokens are known: not when guesses want to know them."""
+        if not self._plan_ahead or flight.launch is None:
+            return False
+        if self._speculator is None:
+            return True
+        chunks = flight.plan.chunks
+        guessed = any(chunk.drafts for chunk in chunks)
+        return not guessed and not self._speculator.pays([chunk.sequence for chunk in chunks if chunk.samples])
+
+    def _draw(self, flight: _Flight) -> None:
+        """Have the tokens of a launched step drawn. All before it is committed."""
+        if flight.launch is None:
             return
-        first = sequence.num_generated == len(token_ids)
-        logprobs: list[TokenLogprob] | None = None
-        if result.sampled is not None:
-            logprobs = None if result.sampled.logprob is None else [result.sampled.logprob]
-        else:
-            sequence.finish_reason = FinishReason.LENGTH
-        if sequence.finish_reason is not None:
-            self.scheduler.finish(sequence)
-        with_prompt = first and sequence.choice == 0 and request.sampling.prompt_logprobs is not None
-        self._news[request.key.route].outputs.append(
-            Output(
-                request_id=request.key.request_id,
-                choice=sequence.choice,
-                token_ids=token_ids,
-                usage=request.usage,
-                finish_reason=sequence.finish_reason,
-                final=request.finished,
-                logprobs=logprobs,
-                prompt_logprobs=request.prompt_logprobs if with_prompt else None,
-            )
-        )
-        if request.finished:
-            self._end(request)
+        draws: list[Draw] = []
+        for part in flight.launch.parts:
+            sequence = part.chunk.sequence
+            if sequence.state is SequenceState.FINISHED:
+                continue
+            try:
+                draws.append(wanted(part, self.capacity.vocab_size))
+            except Exception:  # whatever one grammar brings, the others are to be served
+                log.exception("the grammar of request %s failed", sequence.request.key.request_id)
+                self._live.fail(sequence.request, GRAMMAR_FAILED)
+        self._executor.draw(flight.launch, draws)
 
-    # -- ends -----------------------------------------------------------------------------------------------------
+    def _commit(self, flight: _Flight) -> None:
+        if flight.launch is not None:
+            results = self._executor.take(flight.launch)
+            for result in results.chunks:
+                self._take(result)
+            self._observe(flight.plan, results)
+        self.scheduler.retire(flight.plan)
+
+    def _take(self, result: ChunkResult) -> None:
+        sequence = result.chunk.sequence
+        request = sequence.request
+        if sequence.state is SequenceState.FINISHED:
+            return  # aborted since, or another choice of its request has failed
+        if result.failure is not None:
+            self._fail(request, result.failure)
+            return
+        token_ids = self.scheduler.commit(result.chunk, [sampled.token_id for sampled in result.drawn])
+        if not self._follows_grammar(sequence, token_ids):
+            self._live.fail(request, GRAMMAR_FAILED)
+            return
+        if self._speculator is not None and token_ids:
+            self._speculator.learn(sequence, len(token_ids), len(result.chunk.drafts))
+        request.prompt_logprobs += result.prompt_logprobs
+        prompt_only = request.max_new_tokens == 0 and sequence.num_computed == len(request.prompt)
+        if prompt_only:
+            sequence.finish_reason = FinishReason.LENGTH
+        if token_ids or prompt_only:
+            self._live.tell(sequence, result.drawn[: len(token_ids)])
+
+    def _follows_grammar(self, sequence: Sequence, token_ids: Iterable[int]) -> bool:
+        """Advance the sequence's grammar, if it has one, by new tokens. False: it failed, or does not allow them."""
+        constraint = sequence.constraint
+        try:
+            return constraint is None or all(constraint.accept(token_id) for token_id in token_ids)
+        except Exception:  # as above
+            log.exception("the grammar of request %s failed", sequence.request.key.request_id)
+            return False
+
+    def _fail(self, request: Request, failure: Failure) -> None:
+        """A step found this request at fault; values that are not finite are its adapter's, if it uses just one."""
+        self._live.fail(request, Refused(failure.code, failure.message))
+        if failure.code is FailCode.NUMERICAL and len(request.adapters) == 1:
+            digest = request.adapters[0].digest
+            log.error("adapter %s gave values that are not finite: set aside", digest)
+            self.residency.quarantine(digest)
+            for other in self._live.using(digest):
+                self._live.fail(other, SET_ASIDE)
+
+    def _observe(self, plan: Plan, results: StepResults) -> None:
+        """Tell the speculator what a step costs and brings."""
+        num_drawn = sum(len(result.drawn) for result in results.chunks)
+        if self._speculator is not None and num_drawn:
+            self._speculator.cost.observe(sum(chunk.length for chunk in plan.chunks), num_drawn, results.seconds)
+
+    # -- what happened since the last step ------------------------------------------------------------------------
 
     def _collect_adapters(self) -> None:
         for failure in self.residency.collect():
             log.warning("adapter %s: %s", failure.digest, failure.error.message)
             refusal = Refused(FailCode.ADAPTER_UNAVAILABLE, failure.error.message, retryable=failure.error.retryable)
-            for request in list(self._live.values()):
-                if any(use.digest == failure.digest for use in request.adapters):
-                    self._fail(request, refusal)
+            for request in self._live.using(failure.digest):
+                self._live.fail(request, refusal)
 
     def _abort_overdue(self) -> None:
         now = self._clock()
-        for request in list(self._live.values()):
+        for request in self._live:
             if request.deadline is not None and now >= request.deadline:
-                self._abort(request)
-
-    def _fail_step(self, request: Request, failure: Failure) -> None:
-        if failure.code is FailCode.NUMERICAL and len(request.adapters) == 1:
-            log.error("adapter %s gave values that are not finite: set aside", request.adapters[0].digest)
-            self.residency.quarantine(request.adapters[0].digest)
-        self._fail(request, Refused(failure.code, failure.message))
-
-    def _refuse(self, key: RequestKey, refusal: Refused) -> None:
-        nothing = Usage(prompt=0, cached=0, completion=0)
-        failed = Failed(key.request_id, refusal.code, refusal.message, refusal.retryable, nothing)
-        self._news[key.route].failures.append(failed)
-
-    def _fail(self, request: Request, refusal: Refused) -> None:
-        failed = Failed(request.key.request_id, refusal.code, refusal.message, refusal.retryable, request.usage)
-        self._news[request.key.route].failures.append(failed)
-        self._end(request)
-
-    def _abort(self, request: Request) -> None:
-        """End the choices that still run; the last of them carries the request's terminal event."""
-        open_choices = [choice for choice in request.sequences if choice.state is not SequenceState.FINISHED]
-        for sequence in open_choices:
-            self.scheduler.finish(sequence)
-            self._news[request.key.route].outputs.append(
-                Output(
-                    request_id=request.key.request_id,
-                    choice=sequence.choice,
-                    token_ids=[],
-                    usage=request.usage,
-                    finish_reason=FinishReason.ABORT,
-                    final=request.finished,
-                )
-            )
-        self._end(request)
-
-    def _end(self, request: Request) -> None:
-        """Forget a request and free all that it holds."""
-        for sequence in request.sequences:
-            self.scheduler.finish(sequence)
-        self.residency.unwant(request.adapters)
-        del self._live[request.key]
+                self._live.abort(request)
 
     def _check_open(self) -> None:
         """Raises Refused when no request can be taken now."""

@@ -1,191 +1,172 @@
-"""Executes a plan: lays out the step's tensors, runs the decoder, draws the tokens. Knows no queue and no socket."""
+"""The tensors of a step: the decoder over all its rows, then the draws. Knows no queue, no thread and no socket."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from tenora_engine import sampler
-from tenora_engine.kernels.attention import AttentionBatch, Span
+from tenora_engine.drawing import ChunkResult, Draw, Failure, accepted
+from tenora_engine.kernels.attention import AttentionBatch
 from tenora_engine.kernels.kv import LayerKv
-from tenora_engine.kernels.lora import AddLora, Segment
+from tenora_engine.kernels.lora import Segment
+from tenora_engine.layout import Layout, Placed, segments
 from tenora_engine.model.decoder import Adapters, Batch, Decoder
 from tenora_engine.sampler import Sampled
-from tenora_engine.scheduler import Chunk, Plan
-from tenora_engine.wire import AdapterUse, FailCode, TokenLogprob
+from tenora_engine.wire import FailCode, TokenLogprob
 
 log = logging.getLogger(__name__)
 
 # Rows of logits made at once for prompt log-probabilities: bounds the memory that one request can ask for.
 _PROMPT_ROWS: Final = 64
 
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    code: FailCode
-    message: str
-
-
 NOT_FINITE: Final = Failure(FailCode.NUMERICAL, "the model's output for this request is not finite")
 NOT_SAMPLED: Final = Failure(FailCode.INTERNAL, "no token could be drawn for this request")
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkResult:
-    """What came of one chunk. With a failure its values are not to be trusted, and nothing was drawn."""
+class Computed:
+    """A step whose keys and values are written (on a GPU: will be, in the stream's order)."""
 
-    chunk: Chunk
-    sampled: Sampled | None = None
-    prompt_logprobs: Sequence[TokenLogprob] = ()  # to be added to those of the request
-    failure: Failure | None = None
+    layout: Layout
+    hidden: Tensor  # [T, hidden]
+    logits: Tensor | None  # fp32 [drawn rows, vocab]; None where nothing is to be drawn
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
-    """A chunk and its rows begin..end in the step."""
+class _Asked:
+    """A draw that has sound values: for its first `num_rows` rows of logits, those from `first_row` on."""
 
-    chunk: Chunk
-    begin: int
-    end: int
+    draw: Draw
+    placed: Placed
+    num_rows: int
 
     @property
-    def uses(self) -> tuple[AdapterUse, ...]:
-        return self.chunk.sequence.request.adapters
+    def logit_rows(self) -> range:
+        return range(self.placed.first_drawn, self.placed.first_drawn + self.num_rows)
 
 
 class Runner:
-    def __init__(
-        self,
-        decoder: Decoder,
-        cache: Sequence[LayerKv],
-        block_size: int,
-        adapters: Adapters,
-        slot_of: Callable[[str], int],
-    ) -> None:
-        """`slot_of` gives the slot of an adapter's digest; every adapter of a planned chunk is pinned."""
+    def __init__(self, decoder: Decoder, cache: Sequence[LayerKv], block_size: int, adapters: Adapters) -> None:
         self._decoder = decoder
         self._cache = cache
         self._block_size = block_size
         self._adapters = adapters
-        self._slot_of = slot_of
         self._device = decoder.weights.embedding.device
         self._dtype = decoder.weights.embedding.dtype
 
-    def run(self, plan: Plan) -> list[ChunkResult]:
-        """One step. A request whose values are not finite, or which cannot be sampled, fails alone."""
-        with torch.inference_mode():
-            placed = _place(plan.chunks)
-            hidden = self._decoder.forward(self._batch(placed), self._cache, self._adapters)
-            sound_rows = hidden.isfinite().all(-1).tolist()
-            sound = [item for item in placed if all(sound_rows[item.begin : item.end])]
-            results = [ChunkResult(item.chunk, failure=NOT_FINITE) for item in placed if item not in sound]
-            sampling = [item for item in sound if item.chunk.samples]
-            drawn = self._sample(hidden, sampling)
-            for item in sound:
-                outcome = drawn.get(id(item.chunk))
-                if isinstance(outcome, Failure):
-                    results.append(ChunkResult(item.chunk, failure=outcome))
-                else:
-                    results.append(ChunkResult(item.chunk, outcome, self._prompt_logprobs(hidden, item)))
-        return results
-
-    def _batch(self, placed: Sequence[_Placed]) -> Batch:
-        tokens: list[int] = []
-        positions: list[int] = []
-        places: list[int] = []
-        spans: list[Span] = []
-        size = self._block_size
-        for item in placed:
-            chunk, blocks = item.chunk, item.chunk.sequence.blocks
-            tokens += chunk.sequence.tokens[chunk.start : chunk.end]
-            positions += range(chunk.start, chunk.end)
-            places += (blocks[position // size] * size + position % size for position in range(chunk.start, chunk.end))
-            spans.append(Span(item.begin, item.end, chunk.end, blocks))
-        attention = self._decoder.kernels.prepare_attention(AttentionBatch(spans, size), self._device, self._dtype)
-        return Batch(
-            token_ids=self._indices(tokens),
-            positions=self._indices(positions),
-            places=self._indices(places),
-            attention=attention,
-            add_lora=self._prepare_lora((item.uses, item.end - item.begin) for item in placed),
+    @torch.inference_mode()
+    def forward(self, layout: Layout) -> Computed:
+        """Doing it twice changes nothing: the same keys and values go to the same places."""
+        kernels = self._decoder.kernels
+        attention = AttentionBatch(layout.spans, self._block_size)
+        batch = Batch(
+            token_ids=self._indices(layout.tokens),
+            positions=self._indices(layout.positions),
+            places=self._indices(layout.places),
+            attention=kernels.prepare_attention(attention, self._device, self._dtype),
+            add_lora=kernels.prepare_lora(layout.segments, self._device),
         )
+        hidden = self._decoder.forward(batch, self._cache, self._adapters)
+        logits = self._logits(hidden, layout.drawn_rows, layout.drawn_segments) if layout.drawn_rows else None
+        return Computed(layout, hidden, logits)
+
+    @torch.inference_mode()
+    def draw(self, computed: Computed, draws: Sequence[Draw]) -> list[ChunkResult]:
+        """One result for each draw. A request whose values are not finite, or which cannot be sampled, fails alone."""
+        placed = {item.part: item for item in computed.layout.placed}
+        finite = computed.hidden.isfinite().all(-1).tolist()
+        finite_logits = [] if computed.logits is None else computed.logits.isfinite().all(-1).tolist()
+        asked: list[_Asked] = []
+        results: list[ChunkResult] = []
+        for draw in draws:
+            item, chunk = placed[draw.part], draw.part.chunk
+            # What follows from a wrong guess says nothing of the request: of the drafts, only those that are reached.
+            num_rows = _leading(finite_logits[item.first_drawn :], len(draw.rows))
+            if all(finite[item.begin : item.end - len(chunk.drafts)]) and (num_rows > 0 or not draw.rows):
+                asked.append(_Asked(draw, item, num_rows))
+            else:
+                results.append(ChunkResult(chunk, failure=NOT_FINITE))
+        for one, outcome in zip(asked, _sample(computed.logits, asked), strict=True):
+            chunk = one.draw.part.chunk
+            if isinstance(outcome, Failure):
+                results.append(ChunkResult(chunk, failure=outcome))
+            else:
+                logprobs = self._prompt_logprobs(computed.hidden, one)
+                results.append(ChunkResult(chunk, accepted(chunk.drafts, outcome), logprobs))
+        return results
 
     def _indices(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
 
-    def _prepare_lora(self, runs: Iterable[tuple[tuple[AdapterUse, ...], int]]) -> AddLora:
-        """For consecutive rows, given as (adapters, number of rows); neighbours with one adapter are one segment."""
-        segments: list[Segment] = []
-        begin = 0
-        for uses, group in groupby(runs, key=lambda run: run[0]):
-            end = begin + sum(length for _, length in group)
-            segments += (Segment(begin, end, self._slot_of(use.digest), use.scale) for use in uses)
-            begin = end
-        return self._decoder.kernels.prepare_lora(segments, self._device)
-
-    def _sample(self, hidden: Tensor, sampling: Sequence[_Placed]) -> dict[int, Sampled | Failure]:
-        """By id of the chunk: its token, or why there is none."""
-        if not sampling:
-            return {}
-        logits = self._logits(hidden, [item.end - 1 for item in sampling], [item.uses for item in sampling])
-        finite = logits.isfinite().all(-1).tolist()
-        outcomes: dict[int, Sampled | Failure] = {
-            id(item.chunk): NOT_FINITE for item, sound in zip(sampling, finite, strict=True) if not sound
-        }
-        rows = [row for row, sound in enumerate(finite) if sound]
-        if len(rows) < len(sampling):
-            logits = logits[rows]
-        chunks = [sampling[row].chunk for row in rows]
-        if chunks:
-            outcomes.update(zip(map(id, chunks), _draw(logits, chunks), strict=True))
-        return outcomes
-
-    def _logits(self, hidden: Tensor, rows: Sequence[int], uses: Sequence[tuple[AdapterUse, ...]]) -> Tensor:
-        add_lora = self._prepare_lora((use, 1) for use in uses)
+    def _logits(self, hidden: Tensor, rows: Sequence[int], adapters: Sequence[Segment]) -> Tensor:
+        """fp32 [rows, vocab]; `adapters` are those of the rows."""
+        add_lora = self._decoder.kernels.prepare_lora(adapters, self._device)
         return self._decoder.logits(hidden.index_select(0, self._indices(rows)), add_lora, self._adapters)
 
-    def _prompt_logprobs(self, hidden: Tensor, item: _Placed) -> list[TokenLogprob]:
-        """Of the prompt's tokens that this chunk predicts and that are not there yet."""
-        sequence = item.chunk.sequence
-        if not sequence.wants_prompt_logprobs:
-            return []
-        request = sequence.request
-        first = max(item.chunk.start + 1, len(request.prompt_logprobs))  # position whose token is predicted
-        last = min(item.chunk.end, len(request.prompt) - 1)
+    def _prompt_logprobs(self, hidden: Tensor, asked: _Asked) -> list[TokenLogprob]:
+        part, positions = asked.draw.part, asked.draw.prompt
+        request = part.chunk.sequence.request
         num_top = request.sampling.prompt_logprobs or 0
         logprobs: list[TokenLogprob] = []
-        for begin in range(first, last + 1, _PROMPT_ROWS):
-            end = min(begin + _PROMPT_ROWS, last + 1)
-            rows = [item.begin + position - 1 - item.chunk.start for position in range(begin, end)]
-            logits = self._logits(hidden, rows, [item.uses] * len(rows))
+        for begin in range(positions.start, positions.stop, _PROMPT_ROWS):
+            end = min(begin + _PROMPT_ROWS, positions.stop)
+            first_row = asked.placed.begin + begin - 1 - part.chunk.start  # a token is predicted by the one before it
+            rows = range(first_row, first_row + end - begin)
+            logits = self._logits(hidden, rows, segments([(part.adapters, len(rows))]))
             logprobs += sampler.logprobs_of(logits, request.prompt[begin:end], num_top)
         return logprobs
 
 
-def _place(chunks: Iterable[Chunk]) -> list[_Placed]:
-    """Rows for the chunks, those with the same adapters side by side; a step without adapters keeps its order."""
-    ordered = sorted(chunks, key=lambda chunk: [(use.digest, use.scale) for use in chunk.sequence.request.adapters])
-    ends = accumulate(chunk.length for chunk in ordered)
-    return [_Placed(chunk, end - chunk.length, end) for chunk, end in zip(ordered, ends, strict=True)]
+def _leading(sound: Sequence[bool], count: int) -> int:
+    """How many of the first `count` are sound before the first that is not."""
+    for index in range(count):
+        if not sound[index]:
+            return index
+    return count
 
 
-def _draw(logits: Tensor, chunks: Sequence[Chunk]) -> list[Sampled | Failure]:
+def _sample(logits: Tensor | None, asked: Sequence[_Asked]) -> list[list[Sampled] | Failure]:
     """All at once; if that raises, one by one, so that the one at fault fails alone."""
     try:
-        return list(sampler.sample(logits, [sampler.Row(chunk.sequence) for chunk in chunks]))
+        return list(_sample_together(logits, asked))
     except Exception:  # whatever one row brings, the others are to be served
-        log.exception("sampling a step failed; trying its rows one by one")
-    outcomes: list[Sampled | Failure] = []
-    for row, chunk in enumerate(chunks):
+        log.exception("sampling a step failed; trying its requests one by one")
+    outcomes: list[list[Sampled] | Failure] = []
+    for one in asked:
         try:
-            outcomes += sampler.sample(logits[row : row + 1], [sampler.Row(chunk.sequence)])
+            outcomes += _sample_together(logits, [one])
         except Exception:  # the one at fault
-            log.exception("request %s could not be sampled", chunk.sequence.request.key.request_id)
+            log.exception("request %s could not be sampled", one.draw.part.chunk.sequence.request.key.request_id)
             outcomes.append(NOT_SAMPLED)
     return outcomes
+
+
+def _sample_together(logits: Tensor | None, asked: Sequence[_Asked]) -> list[list[Sampled]]:
+    indices = [row for one in asked for row in one.logit_rows]
+    if not indices:
+        return [[] for _ in asked]
+    assert logits is not None
+    rows = [row for one in asked for row in one.draw.rows[: one.num_rows]]
+    chosen = logits if indices == list(range(len(logits))) else logits[indices]
+    sampled = iter(sampler.sample(chosen, rows, _masks(asked, len(rows))))
+    return [[next(sampled) for _ in range(one.num_rows)] for one in asked]
+
+
+def _masks(asked: Sequence[_Asked], num_rows: int) -> Tensor | None:
+    """int32 [rows, ceil(vocab / 32)], all ones for those without a grammar; None where nobody has one."""
+    given = [one.draw.masks for one in asked if one.draw.masks is not None]
+    if not given:
+        return None
+    masks = torch.full((num_rows, given[0].shape[1]), -1, dtype=torch.int32)
+    begin = 0
+    for one in asked:
+        if one.draw.masks is not None:
+            masks[begin : begin + one.num_rows] = one.draw.masks[: one.num_rows]
+        begin += one.num_rows
+    return masks

@@ -218,8 +218,9 @@ class EngineUnderTest:
         return self.finish()[request_id]
 
     def assert_at_rest(self) -> None:
-        """Nothing is held by anybody."""
+        """Nothing is held by anybody, once what is launched has ended."""
         assert not self.core.has_requests
+        self.step()
         assert not self.core.scheduler.has_sequences
         assert self.cache.pool.num_free == self.cache.pool.num_blocks
         assert self.core.residency.num_pins == 0

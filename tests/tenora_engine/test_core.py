@@ -430,16 +430,17 @@ def test_an_exception_in_one_rows_sampling_ends_one_request(engine: EngineUnderT
 
 def test_an_exception_anywhere_in_a_step_ends_one_request(engine: EngineUnderTest, monkeypatch: pytest.MonkeyPatch):
     """ENG-04: before sampling too; the others' tokens are those of their solo runs."""
-    runner: Any = engine.core._executor
-    real = runner.run
+    runner: Any = engine.engine.executor._runner
+    real = runner.forward
 
-    def faulty(plan: Any) -> Any:
-        for chunk in plan.chunks:
-            if chunk.sequence.request.key.request_id == "request-2" and chunk.sequence.num_generated == 3:
+    def faulty(layout: Any) -> Any:
+        for item in layout.placed:
+            chunk = item.part.chunk
+            if chunk.sequence.request.key.request_id == "request-2" and chunk.end == 8 + 3:
                 raise RuntimeError("injected")
-        return real(plan)
+        return real(layout)
 
-    monkeypatch.setattr(runner, "run", faulty)
+    monkeypatch.setattr(runner, "forward", faulty)
     ids = [engine.submit(prompt(8, seed)) for seed in range(3)]
     answers = engine.finish()
     assert failed(answers[ids[1]]) is FailCode.INTERNAL
@@ -449,14 +450,14 @@ def test_an_exception_anywhere_in_a_step_ends_one_request(engine: EngineUnderTes
 
 
 def test_a_step_that_fails_as_a_whole_is_survived(engine: EngineUnderTest, monkeypatch: pytest.MonkeyPatch):
-    runner: Any = engine.core._executor
-    real = runner.run
-    monkeypatch.setattr(runner, "run", lambda plan: 1 / 0)
+    runner: Any = engine.engine.executor._runner
+    real = runner.forward
+    monkeypatch.setattr(runner, "forward", lambda layout: 1 / 0)
     ids = [engine.submit(prompt(8, seed)) for seed in range(3)]
     answers = engine.finish()
     assert {failed(answers[request_id]) for request_id in ids} == {FailCode.INTERNAL}
     engine.assert_at_rest()
-    monkeypatch.setattr(runner, "run", real)
+    monkeypatch.setattr(runner, "forward", real)
     assert len(engine.ask(prompt(8)).text) == 16
 
 

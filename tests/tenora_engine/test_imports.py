@@ -24,7 +24,17 @@ for module in {modules!r}:
     ("modules", "blocked"),
     [
         pytest.param(
-            ["wire", "scheduler", "request", "kv.block_pool", "kv.prefix_cache", "lora.slots", "admission", "config"],
+            [
+                "wire",
+                "scheduler",
+                "request",
+                "kv.block_pool",
+                "kv.prefix_cache",
+                "lora.slots",
+                "admission",
+                "config",
+                "speculation",
+            ],
             {"torch", "numpy", "zmq", "sqlalchemy", "transformers"},
             id="policy",
         ),

@@ -139,7 +139,9 @@ class Residency:
 
     def _evict_from_host(self) -> bool:
         for digest in self._host:
-            if digest not in self._wanted:  # nor pinned, then: running requests want theirs
+            slot = self._table.find(digest)
+            # A launched step keeps the pins of requests that have ended.
+            if digest not in self._wanted and (slot is None or slot.pins == 0):
                 self._table.drop(digest)
                 del self._host[digest]
                 del self._host_used[digest]
