@@ -34,6 +34,7 @@ for module in {modules!r}:
                 "admission",
                 "config",
                 "speculation",
+                "model.hf_config",
             ],
             {"torch", "numpy", "zmq", "sqlalchemy", "transformers"},
             id="policy",
