@@ -62,8 +62,19 @@ class BaseModel(msgspec.Struct, frozen=True):
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a Hugging Face folder, in order. Raises BaseModelError when there are none."""
-    files = sorted(folder.glob("*.safetensors"))
+    """The safetensors files of a Hugging Face folder, in order: those of its index, or model.safetensors, or else all.
+
+    Some folders hold the same weights a second time, in another layout. Raises BaseModelError when there are none.
+    """
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.is_file():
+        try:
+            names = {Path(name).name for name in json.loads(index.read_bytes())["weight_map"].values()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BaseModelError(f"cannot read {index}: {error}") from error
+        files = sorted(folder / name for name in names)
+    else:
+        files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
     if not files:
         raise BaseModelError(f"no *.safetensors in {folder}")
     return files

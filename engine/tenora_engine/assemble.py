@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
 
-from tenora_adapters.base import BaseModel, BaseModelError, read_base_model
+from tenora_adapters.base import BaseModel, BaseModelError, read_base_model, weight_files
 from tenora_adapters.blobs import BlobError, open_store
 from tenora_engine.admission import Capacity
 from tenora_engine.block_copies import BlockCopies
@@ -72,7 +72,7 @@ def build_engine(
     try:
         spec = read_spec(config.model)
         base = read_base_model(config.model)
-        decoder = Decoder(spec, load_weights(config.model, spec, dtype, device), kernels_for(device))
+        decoder = Decoder(spec, load_weights(weight_files(config.model), spec, dtype, device), kernels_for(device))
         store = open_store(config.blobs)
     except (UnsupportedModel, BaseModelError, BlobError, SafetensorError, OSError, ValueError) as error:
         raise StartError(str(error)) from error

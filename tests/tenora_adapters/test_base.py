@@ -12,7 +12,7 @@ from engine_under_test import ALL_LINEAR, random_adapter
 from families import FAMILIES, tiny_model
 from published_configs import PUBLISHED
 
-from tenora_adapters.base import BaseModel, BaseModelError, read_base_model
+from tenora_adapters.base import BaseModel, BaseModelError, read_base_model, weight_files
 from tenora_adapters.errors import ConfigRejected, WeightsRejected
 from tenora_adapters.package import StagedFiles
 from tenora_adapters.peft_config import parse_config
@@ -108,3 +108,24 @@ def test_the_context_is_the_engines(folders: Any, tmp_path: Path, name: str):
 def test_a_config_that_cannot_be_is_refused_in_words(folders: Any, tmp_path: Path, change: dict[str, Any]):
     with pytest.raises(BaseModelError, match=r"config\.json"):
         read_base_model(with_config(folders["smollm2"], tmp_path / "m", **change))
+
+
+def test_the_files_of_a_checkpoint_and_no_others(tmp_path: Path):
+    """Mistral's folders also hold consolidated.safetensors: the same weights under other names."""
+
+    def names() -> list[str]:
+        return [file.name for file in weight_files(tmp_path)]
+
+    with pytest.raises(BaseModelError, match="no"):
+        names()
+    for name in ("b.safetensors", "a.safetensors"):
+        (tmp_path / name).touch()
+    assert names() == ["a.safetensors", "b.safetensors"]
+    (tmp_path / "model.safetensors").touch()
+    assert names() == ["model.safetensors"]
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"x": "m-2.safetensors", "y": "../m-1.safetensors", "z": "m-2.safetensors"}}')
+    assert weight_files(tmp_path) == [tmp_path / "m-1.safetensors", tmp_path / "m-2.safetensors"]
+    index.write_text("[]")
+    with pytest.raises(BaseModelError, match="cannot read"):
+        names()

@@ -40,11 +40,15 @@ def _with_any_window(config: Config, index: int) -> bool:
 
 
 def _later_layers(config: Config, index: int) -> bool:
-    return bool(config.get("use_sliding_window")) and index >= int(config["max_window_layers"])
+    return _window_is_on(config) and index >= int(config["max_window_layers"])
 
 
 def _layers_without_positions(config: Config, index: int) -> bool:
-    return bool(config.get("use_sliding_window")) and not _has_positions(config, index)
+    return _window_is_on(config) and not _has_positions(config, index)
+
+
+def _window_is_on(config: Config) -> bool:
+    return bool(config.get("use_sliding_window")) and config["sliding_window"] is not None
 
 
 def _all_but_each_sixth(config: Config, index: int) -> bool:

@@ -1,8 +1,8 @@
-"""Reads a Hugging Face folder into the decoder's fused tensors."""
+"""Reads a checkpoint into the decoder's fused tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,40 +39,45 @@ class ModelWeights:
 
 
 class Checkpoint:
-    """The tensors of a folder's safetensors files by name; each is read when asked for."""
+    """The tensors of safetensors files by name; each is read when asked for."""
 
     def __init__(
-        self, folder: Path, dtype: torch.dtype, device: torch.device, norm_offset: float, stack: ExitStack
+        self, files: Iterable[Path], dtype: torch.dtype, device: torch.device, norm_offset: float, stack: ExitStack
     ) -> None:
         """`norm_offset` is added to the weights of the norms."""
         self._dtype = dtype
         self._norm_offset = norm_offset
         self._device = device
         self._files: dict[str, Any] = {}
-        for path in sorted(folder.glob("*.safetensors")):
+        for path in files:
             file = stack.enter_context(safe_open(path, framework="pt"))
             self._files.update(dict.fromkeys(file.keys(), file))
         self._unread = {name for name in self._files if not name.endswith("rotary_emb.inv_freq")}
 
-    def tensor(self, name: str) -> Tensor:
-        """In the model's dtype. Raises UnsupportedModel when the checkpoint lacks it."""
-        return self._read(name, self._dtype)
+    def tensor(self, name: str, *shape: int) -> Tensor:
+        """In the model's dtype. Raises UnsupportedModel when the checkpoint lacks it, or has it in another shape."""
+        return self._read(name, shape, self._dtype)
 
-    def norm(self, name: str) -> Tensor:
+    def norm(self, name: str, size: int) -> Tensor:
         """The weight of an RMSNorm, in fp32."""
-        return self._read(f"{name}.weight", torch.float32) + self._norm_offset
+        return self._read(f"{name}.weight", (size,), torch.float32) + self._norm_offset
 
-    def _read(self, name: str, dtype: torch.dtype) -> Tensor:
+    def linear(self, in_features: int, out_features: Mapping[str, int], bias: bool) -> Linear:
+        """Linear layers with one input, as one: their rows one below the other. `out_features` by name."""
+        weights = [self.tensor(f"{name}.weight", size, in_features) for name, size in out_features.items()]
+        biases = [self.tensor(f"{name}.bias", size) for name, size in out_features.items()] if bias else []
+        return Linear(torch.cat(weights), torch.cat(biases) if bias else None)
+
+    def _read(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if name not in self._files:
             raise UnsupportedModel(f"the checkpoint lacks {name}")
         self._unread.discard(name)
         value: Tensor = self._files[name].get_tensor(name)
+        if value.shape != shape:
+            raise UnsupportedModel(
+                f"{name} has the shape {list(value.shape)}, by config.json it should be {list(shape)}"
+            )
         return value.to(device=self._device, dtype=dtype)
-
-    def linear(self, *names: str, bias: bool) -> Linear:
-        """Several linear layers with one input, as one: their rows one below the other."""
-        weight = torch.cat([self.tensor(f"{name}.weight") for name in names])
-        return Linear(weight, torch.cat([self.tensor(f"{name}.bias") for name in names]) if bias else None)
 
     def discard(self, name: str) -> None:
         self._unread.discard(name)
@@ -82,43 +87,50 @@ class Checkpoint:
         return sorted(self._unread)
 
 
-def load_weights(folder: Path, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> ModelWeights:
+def load_weights(files: Iterable[Path], spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> ModelWeights:
     """Raises UnsupportedModel when the tensors are not those of `spec`, SafetensorError or OSError when unreadable."""
     with ExitStack() as stack:
-        checkpoint = Checkpoint(folder, dtype, device, 1.0 if spec.unit_offset_norms else 0.0, stack)
-        embedding = checkpoint.tensor("model.embed_tokens.weight")
+        checkpoint = Checkpoint(files, dtype, device, 1.0 if spec.unit_offset_norms else 0.0, stack)
+        embedding = checkpoint.tensor("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
         layers = tuple(_layers(checkpoint, spec))
         if spec.tied_embeddings:
             checkpoint.discard("lm_head.weight")
             lm_head = Linear(embedding)
         else:
-            lm_head = checkpoint.linear("lm_head", bias=False)
-        final_norm = checkpoint.norm("model.norm")
+            lm_head = checkpoint.linear(spec.hidden_size, {"lm_head": spec.vocab_size}, bias=False)
+        final_norm = checkpoint.norm("model.norm", spec.hidden_size)
         if unread := checkpoint.unread():
             raise UnsupportedModel(f"{len(unread)} tensors of the checkpoint have no place, {unread[0]} the first")
     return ModelWeights(embedding, layers, final_norm, lm_head)
 
 
 def _layers(checkpoint: Checkpoint, spec: ModelSpec) -> Iterator[LayerWeights]:
+    hidden, inner = spec.hidden_size, spec.intermediate_size
     for index in range(spec.num_layers):
         layer = f"model.layers.{index}"
         attention, mlp = f"{layer}.self_attn", f"{layer}.mlp"
+        qkv = {
+            f"{attention}.q_proj": spec.q_size,
+            f"{attention}.k_proj": spec.kv_size,
+            f"{attention}.v_proj": spec.kv_size,
+        }
         # transformers names the norms of a block by their place, so that one name means two things.
         before_mlp = "pre_feedforward_layernorm" if spec.output_norms else "post_attention_layernorm"
+        head_norms = attention_out_norm = mlp_out_norm = None
+        if spec.qk_norm:
+            q_norm, k_norm = (checkpoint.norm(f"{attention}.{name}", spec.head_dim) for name in ("q_norm", "k_norm"))
+            head_norms = HeadNorms(q_norm, k_norm, spec.rms_norm_eps)
+        if spec.output_norms:
+            attention_out_norm = checkpoint.norm(f"{layer}.post_attention_layernorm", hidden)
+            mlp_out_norm = checkpoint.norm(f"{layer}.post_feedforward_layernorm", hidden)
         yield LayerWeights(
-            attention_norm=checkpoint.norm(f"{layer}.input_layernorm"),
-            qkv=checkpoint.linear(
-                f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj", bias=spec.qkv_bias
-            ),
-            head_norms=HeadNorms(
-                checkpoint.norm(f"{attention}.q_norm"), checkpoint.norm(f"{attention}.k_norm"), spec.rms_norm_eps
-            )
-            if spec.qk_norm
-            else None,
-            output=checkpoint.linear(f"{attention}.o_proj", bias=spec.output_bias),
-            attention_out_norm=checkpoint.norm(f"{layer}.post_attention_layernorm") if spec.output_norms else None,
-            mlp_norm=checkpoint.norm(f"{layer}.{before_mlp}"),
-            gate_up=checkpoint.linear(f"{mlp}.gate_proj", f"{mlp}.up_proj", bias=spec.mlp_bias),
-            down=checkpoint.linear(f"{mlp}.down_proj", bias=spec.mlp_bias),
-            mlp_out_norm=checkpoint.norm(f"{layer}.post_feedforward_layernorm") if spec.output_norms else None,
+            attention_norm=checkpoint.norm(f"{layer}.input_layernorm", hidden),
+            qkv=checkpoint.linear(hidden, qkv, spec.qkv_bias),
+            head_norms=head_norms,
+            output=checkpoint.linear(spec.q_size, {f"{attention}.o_proj": hidden}, spec.output_bias),
+            attention_out_norm=attention_out_norm,
+            mlp_norm=checkpoint.norm(f"{layer}.{before_mlp}", hidden),
+            gate_up=checkpoint.linear(hidden, {f"{mlp}.gate_proj": inner, f"{mlp}.up_proj": inner}, spec.mlp_bias),
+            down=checkpoint.linear(inner, {f"{mlp}.down_proj": hidden}, spec.mlp_bias),
+            mlp_out_norm=mlp_out_norm,
         )
