@@ -28,8 +28,17 @@ _HOPELESS: Final = 0.95
 _AHEAD_GAIN: Final = 0.05
 
 
+@dataclass(slots=True)
+class _Mean:
+    """Of steps of one size."""
+
+    tokens: float  # computed
+    drawn: float
+    seconds: float
+
+
 class StepCost:
-    """How long a step takes by its number of tokens: a running mean for each power of two, as measured."""
+    """What steps cost and bring, by their number of tokens: a running mean for each power of two, as measured."""
 
     def __init__(self) -> None:
         self._means: dict[int, _Mean] = {}
@@ -37,25 +46,21 @@ class StepCost:
 
     def observe(self, num_tokens: int, num_drawn: int, seconds: float) -> None:
         """A step computed `num_tokens` positions and gave `num_drawn` tokens; `price` is that of steps like it."""
-        mean = self._means.setdefault(num_tokens.bit_length(), _Mean(num_tokens, seconds))
+        mean = self._means.setdefault(num_tokens.bit_length(), _Mean(num_tokens, num_drawn, seconds))
         mean.tokens += (num_tokens - mean.tokens) / 8
+        mean.drawn += (num_drawn - mean.drawn) / 8
         mean.seconds += (seconds - mean.seconds) / 8
-        self.price = min(1.0, num_drawn * self._per_token(num_tokens.bit_length()) / max(mean.seconds, 1e-9))
+        tokens_per_s = mean.drawn / max(mean.seconds, 1e-9)
+        self.price = min(1.0, tokens_per_s * self._seconds_per_token(num_tokens.bit_length()))
 
-    def _per_token(self, size: int) -> float:
-        """Seconds for one token more: the slope to the next larger steps that were seen, else the average."""
+    def _seconds_per_token(self, size: int) -> float:
+        """For one token more: the slope to the next larger steps that were seen, else the average."""
         here = self._means[size]
         larger = [other for other in self._means if other > size]
         if not larger:
             return here.seconds / here.tokens
         there = self._means[min(larger)]
         return max(0.0, (there.seconds - here.seconds) / (there.tokens - here.tokens))
-
-
-@dataclass(slots=True)
-class _Mean:
-    tokens: float
-    seconds: float
 
 
 @dataclass(slots=True)
