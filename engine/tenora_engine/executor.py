@@ -104,7 +104,8 @@ class Executor:
                 part.tokens[part.unknown] = self._last_drawn.get(part.chunk.sequence, 0)
         try:
             self._copy(launch)
-            launch.computed = self._runner.forward(launch.layout)
+            if launch.parts:
+                launch.computed = self._runner.forward(launch.layout)
         except Exception:  # whatever one chunk brings, the others are to be served
             log.exception("computing a step of %d chunks failed; its chunks are tried alone", len(launch.parts))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from tenora_adapters.publish import publish
 from tenora_adapters.validate import validate_package
 from tenora_engine.assemble import Engine, build_engine
 from tenora_engine.config import Dtype, EngineConfig
-from tenora_engine.wire import AdapterUse, Failed, FinishReason, Output, Sampling, Submit, TokenLogprob, Usage
+from tenora_engine.wire import AdapterUse, FailCode, Failed, FinishReason, Output, Sampling, Submit, TokenLogprob, Usage
 
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 TINY_VOCAB = 128
@@ -107,6 +108,10 @@ def store_adapter(store: FolderStore, folder: Path, base: BaseModel, **changes: 
     return manifest.digest
 
 
+def prompt(length: int, seed: int = 0) -> list[int]:
+    return random.Random(f"{length}/{seed}").choices(range(3, TINY_VOCAB), k=length)
+
+
 @dataclass
 class Answer:
     """All that one request was told."""
@@ -134,6 +139,12 @@ class Answer:
             assert self.prompt_logprobs is None
             self.prompt_logprobs = event.prompt_logprobs
         self.num_terminal += event.final
+
+    @property
+    def fail_code(self) -> FailCode:
+        assert self.failed is not None
+        assert self.num_terminal == 1
+        return self.failed.code
 
     @property
     def text(self) -> list[int]:

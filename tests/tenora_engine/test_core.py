@@ -1,18 +1,16 @@
-"""The engine core on a real tiny model: ends, limits, preemption, and one request's failure being its own."""
+"""The engine core on a real tiny model, step by step and a step ahead: ends, limits, aborts and preemption."""
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
-import torch
-from engine_under_test import ROUTE, TINY_VOCAB, Answer, EngineUnderTest, World, random_adapter, store_adapter
+from engine_under_test import ROUTE, TINY_VOCAB, EngineUnderTest, World, prompt
 
-from tenora_adapters.manifest import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE
-from tenora_engine import sampler
 from tenora_engine.config import Dtype
 from tenora_engine.wire import (
     AdapterUse,
@@ -29,14 +27,9 @@ Make = Callable[..., EngineUnderTest]
 MANY = ("r1", "r4", "r8", "r64")
 
 
-def prompt(length: int, seed: int = 0) -> list[int]:
-    return random.Random(f"{length}/{seed}").choices(range(3, TINY_VOCAB), k=length)
-
-
-def failed(answer: Answer) -> FailCode:
-    assert answer.failed is not None
-    assert answer.num_terminal == 1
-    return answer.failed.code
+@pytest.fixture(params=[False, True], ids=["in-turn", "ahead"])
+def make_engine(request: pytest.FixtureRequest, make_engine: Make) -> Make:
+    return functools.partial(make_engine, async_step=request.param)
 
 
 # -- how a request ends -----------------------------------------------------------------------------------------------
@@ -113,10 +106,11 @@ def test_one_token_and_none(engine: EngineUnderTest):
 )
 def test_what_can_never_run_is_refused_at_once(engine: EngineUnderTest, change: dict[str, Any], word: str):
     """API-07, API-08, API-10, API-11, API-13, ENG-04: named, before anything is allocated; others do not notice."""
+    asked = {"prompt": [3, 4]} | change
     neighbour = engine.submit(prompt(6))
-    bad = engine.submit(change.pop("prompt", [3, 4]), change.pop("adapters", ()), **change)
+    bad = engine.submit(**asked)
     answers = engine.finish()
-    assert failed(answers[bad]) is FailCode.INVALID
+    assert answers[bad].fail_code is FailCode.INVALID
     assert answers[bad].failed is not None
     assert word in answers[bad].failed.message
     assert answers[neighbour].text == engine.ask(prompt(6)).text
@@ -126,14 +120,14 @@ def test_what_can_never_run_is_refused_at_once(engine: EngineUnderTest, change: 
 def test_a_request_that_can_never_fit_is_refused(make_engine: Make):
     """ENG-04: more blocks than there are. One that fits exactly is served."""
     engine = make_engine(kv_blocks=4)
-    assert failed(engine.ask(prompt(40), max_tokens=25)) is FailCode.INVALID
+    assert engine.ask(prompt(40), max_tokens=25).fail_code is FailCode.INVALID
     assert len(engine.ask(prompt(40), max_tokens=24).text) == 24
 
 
 def test_more_adapters_than_slots_are_refused(make_engine: Make, world: World):
     """ENG-04: slot demand beyond what exists."""
     engine = make_engine(adapter_slots=1)
-    assert failed(engine.ask(prompt(4), [world.digests["r1"], world.digests["r4"]])) is FailCode.INVALID
+    assert engine.ask(prompt(4), [world.digests["r1"], world.digests["r4"]]).fail_code is FailCode.INVALID
 
 
 def test_a_grammar_is_refused_by_name(engine: EngineUnderTest):
@@ -141,12 +135,12 @@ def test_a_grammar_is_refused_by_name(engine: EngineUnderTest):
     submit = Submit("g", [3], Sampling(), "tenant", b"", engine.core.capacity.base_fingerprint, grammar=grammar)
     engine.core.submit(submit, ROUTE)
     answer = engine.finish()["g"]
-    assert failed(answer) is FailCode.INVALID
+    assert answer.fail_code is FailCode.INVALID
     assert "json_schema" in answer.failed.message
 
 
 def test_another_base_is_refused(engine: EngineUnderTest):
-    assert failed(engine.ask(prompt(4), base_fingerprint="0" * 64)) is FailCode.BASE_MISMATCH
+    assert engine.ask(prompt(4), base_fingerprint="0" * 64).fail_code is FailCode.BASE_MISMATCH
 
 
 def test_a_full_queue_refuses_and_says_that_it_may_be_tried_again(make_engine: Make):
@@ -167,7 +161,7 @@ def test_draining_gives_back_what_has_not_started(make_engine: Make):
     answers = engine.finish()
     assert len(answers[running].text) == 16
     for request_id in (queued, late):
-        assert failed(answers[request_id]) is FailCode.SHUTTING_DOWN
+        assert answers[request_id].fail_code is FailCode.SHUTTING_DOWN
         assert answers[request_id].failed.retryable
 
 
@@ -323,142 +317,6 @@ def test_prompt_logprobs_survive_chunks_preemption_and_a_warm_cache(make_engine:
     assert want is not None
     assert len(got) == len(want) == 100
     assert [e.logprob for e in got[1:]] == pytest.approx([e.logprob for e in want[1:]], abs=1e-4)
-
-
-# -- one request's failure is its own ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("file", [WEIGHTS_FILE, CONFIG_FILE, MANIFEST_FILE, "vanished"])
-def test_a_corrupt_or_vanished_adapter_fails_alone(make_engine: Make, world: World, tmp_path, file: str):
-    """ADP-17: never the base's answer, and others live."""
-    engine = make_engine()
-    digest = store_adapter(
-        world.store, random_adapter(world.model, tmp_path, rank=2, seed=hash(file) % 1000), world.base
-    )
-    folder = world.store.root / "adapters" / digest
-    if file == "vanished":
-        for path in folder.iterdir():
-            path.unlink()
-    else:
-        content = bytearray((folder / file).read_bytes())
-        content[len(content) // 2] ^= 1
-        (folder / file).write_bytes(content)
-    bad, base, good = (engine.submit(prompt(9), uses) for uses in ([digest], [], world.uses("r8")))
-    answers = engine.finish()
-    assert failed(answers[bad]) is FailCode.ADAPTER_UNAVAILABLE
-    assert answers[bad].failed.usage == Usage(0, 0, 0)  # QTA-03: what never began costs nothing
-    assert answers[base].text == engine.ask(prompt(9)).text
-    assert answers[good].text == engine.ask(prompt(9), world.uses("r8")).text
-    engine.assert_at_rest()
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"base_fingerprint": "0" * 64}, "another base"),
-        ({"dora": True}, "DoRA"),
-        ({"alora_invocation": (1, 2)}, "aLoRA"),
-        ({"schema": 99}, "schema"),
-    ],
-)
-def test_an_adapter_that_is_not_for_this_engine_is_refused_by_name(
-    make_engine: Make, world: World, tmp_path, change: dict[str, Any], word: str
-):
-    folder = random_adapter(world.model, tmp_path, rank=2, seed=500 + len(word))
-    digest = store_adapter(world.store, folder, world.base, **change)
-    answer = make_engine().ask(prompt(5), [digest])
-    assert failed(answer) is FailCode.ADAPTER_UNAVAILABLE
-    assert word in answer.failed.message
-
-
-def test_values_that_are_not_finite_end_one_request(make_engine: Make, world: World, tmp_path):
-    """ADP-04, the second line: weights that pass every check and still overflow. The neighbours' answers are their
-    solo ones, nothing of it is cached, the adapter is set aside."""
-    engine = make_engine()
-    folder = random_adapter(world.model, tmp_path, rank=2, seed=77)
-    _scale_weights(folder, 1e30)
-    digest = store_adapter(world.store, folder, world.base)
-    neighbours = [engine.submit(prompt(20, seed), world.uses(name)) for seed, name in enumerate((None, "r8"))]
-    bad = engine.submit(prompt(40), [digest])
-    answers = engine.finish()
-    assert failed(answers[bad]) is FailCode.NUMERICAL
-    for seed, (request_id, name) in enumerate(zip(neighbours, (None, "r8"), strict=True)):
-        assert answers[request_id].text == make_engine().ask(prompt(20, seed), world.uses(name)).text
-    engine.assert_at_rest()
-    assert failed(engine.ask(prompt(40), [digest])) is FailCode.ADAPTER_UNAVAILABLE
-    # Whoever gets the poisoned blocks next does not notice.
-    for seed in range(20):
-        assert (
-            engine.ask(prompt(200, seed), max_tokens=2).text == make_engine().ask(prompt(200, seed), max_tokens=2).text
-        )
-
-
-def _scale_weights(folder, factor: float) -> None:
-    from safetensors.torch import load_file, save_file
-
-    tensors = load_file(folder / WEIGHTS_FILE)
-    save_file({name: tensor * factor for name, tensor in tensors.items()}, folder / WEIGHTS_FILE)
-
-
-def test_weights_with_nan_are_not_loaded(make_engine: Make, world: World, tmp_path):
-    """ADP-04: whatever let it pass at upload."""
-    folder = random_adapter(world.model, tmp_path, rank=2, seed=78)
-    _scale_weights(folder, float("nan"))
-    answer = make_engine().ask(prompt(5), [store_adapter(world.store, folder, world.base)])
-    assert failed(answer) is FailCode.ADAPTER_UNAVAILABLE
-    assert "NaN" in answer.failed.message
-
-
-def test_an_exception_in_one_rows_sampling_ends_one_request(engine: EngineUnderTest, monkeypatch: pytest.MonkeyPatch):
-    """ENG-04: injected by request id."""
-    real = sampler.sample
-
-    def faulty(logits: torch.Tensor, rows: Any, *masks: Any) -> Any:
-        if any(row.sequence.request.key.request_id == "request-2" and row.num_generated == 3 for row in rows):
-            raise RuntimeError("injected")
-        return real(logits, rows, *masks)
-
-    monkeypatch.setattr(sampler, "sample", faulty)
-    ids = [engine.submit(prompt(8, seed)) for seed in range(3)]
-    answers = engine.finish()
-    assert failed(answers[ids[1]]) is FailCode.INTERNAL
-    assert answers[ids[1]].failed.usage == Usage(8, 0, 3)
-    for index in (0, 2):
-        assert answers[ids[index]].text == engine.ask(prompt(8, index)).text
-    engine.assert_at_rest()
-
-
-def test_an_exception_anywhere_in_a_step_ends_one_request(engine: EngineUnderTest, monkeypatch: pytest.MonkeyPatch):
-    """ENG-04: before sampling too; the others' tokens are those of their solo runs."""
-    runner: Any = engine.engine.executor._runner
-    real = runner.forward
-
-    def faulty(layout: Any) -> Any:
-        for item in layout.placed:
-            chunk = item.part.chunk
-            if chunk.sequence.request.key.request_id == "request-2" and chunk.end == 8 + 3:
-                raise RuntimeError("injected")
-        return real(layout)
-
-    monkeypatch.setattr(runner, "forward", faulty)
-    ids = [engine.submit(prompt(8, seed)) for seed in range(3)]
-    answers = engine.finish()
-    assert failed(answers[ids[1]]) is FailCode.INTERNAL
-    for index in (0, 2):
-        assert answers[ids[index]].text == engine.ask(prompt(8, index)).text
-    engine.assert_at_rest()
-
-
-def test_a_step_that_fails_as_a_whole_is_survived(engine: EngineUnderTest, monkeypatch: pytest.MonkeyPatch):
-    runner: Any = engine.engine.executor._runner
-    real = runner.forward
-    monkeypatch.setattr(runner, "forward", lambda layout: 1 / 0)
-    ids = [engine.submit(prompt(8, seed)) for seed in range(3)]
-    answers = engine.finish()
-    assert {failed(answers[request_id]) for request_id in ids} == {FailCode.INTERNAL}
-    engine.assert_at_rest()
-    monkeypatch.setattr(runner, "forward", real)
-    assert len(engine.ask(prompt(8)).text) == 16
 
 
 def test_two_submits_with_one_id_end_once(engine: EngineUnderTest):
