@@ -1,7 +1,7 @@
 """The launch configurations of paged attention and of the write to the cache. Reasoned, none measured on a GPU yet.
 
-What they keep to: operands of a product are at least 16 in every dimension, and keys and values of a stage stay below
-the smallest shared memory that is served (64 KiB on gfx942).
+What they keep to: operands of a product are at least 16 in every dimension, what a program holds stays below the
+smallest shared memory that is served (64 KiB on gfx942), and nothing spills on sm_90.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 import torch
 
 SHORT_HEIGHT: Final = 16
-LONG_HEIGHT: Final = 64
+LONG_HEIGHT: Final = {torch.bfloat16: 64, torch.float32: 32}  # fp32 has no tensor cores: its sums are in registers
 # One sequence's keys are read by up to this many programs (for each of its heads) ...
 MAX_PARTS: Final = 32
 # ... each of which has at least this many to read.
@@ -20,8 +20,6 @@ MIN_PART: Final = 256
 # Parts end at multiples of this, the widest block below.
 PART_STEP: Final = 64
 HEADS_BLOCK: Final = 8  # heads that one program of place_heads works on
-
-_STAGE_BYTES: Final = 16384  # of keys, and of values as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +35,18 @@ def short_height(group: int) -> int:
     return max(SHORT_HEIGHT, _power_of_two(group))
 
 
-def long_height(group: int) -> int:
-    return max(LONG_HEIGHT, _power_of_two(group))
+def long_height(group: int, dtype: torch.dtype) -> int:
+    return max(LONG_HEIGHT[dtype], _power_of_two(group))
 
 
 def attention_launch(height: int, head_dim: int, dtype: torch.dtype) -> AttentionLaunch:
     """`dtype`: in which the products are made, whatever the cache holds."""
     padded = _power_of_two(head_dim)
-    width = max(16, min(PART_STEP, _STAGE_BYTES // (padded * dtype.itemsize)))
-    return AttentionLaunch(height, width, 8 if height * padded > 64 * 128 else 4, 2)
+    if dtype is torch.float32:
+        return AttentionLaunch(height, *((32, 4) if padded <= 64 else (16, 8)), num_stages=2)
+    num_warps = 8 if height > SHORT_HEIGHT and padded > 128 else 4
+    # Three stages: while one block is multiplied, the next one's keys are on their way, and the place of the one after.
+    return AttentionLaunch(height, PART_STEP if padded <= 128 else 32, num_warps, num_stages=3)
 
 
 def _power_of_two(count: int) -> int:

@@ -60,9 +60,17 @@ class Tables:
     """Tiles, merges and blocks for the layers of one grouping and one window, in one piece of memory (int32)."""
 
     def __init__(
-        self, batch: AttentionBatch, group: int, window: int | None, device: torch.device, capacity: Capacity | None
+        self,
+        batch: AttentionBatch,
+        group: int,
+        window: int | None,
+        device: torch.device,
+        dtype: torch.dtype,
+        capacity: Capacity | None,
     ) -> None:
-        self.group, self.window = group, window
+        self.window = window
+        self.short_height, self.short_tokens = short_height(group), short_height(group) // group
+        self.long_height, self.long_tokens = long_height(group, dtype), long_height(group, dtype) // group
         parts, needed = self._cut(batch)
         self.capacity = capacity or needed
         sizes = (
@@ -83,13 +91,12 @@ class Tables:
         self._copy(*self._cut(batch))
 
     def _cut(self, batch: AttentionBatch) -> tuple[list[Ints], Capacity]:
-        short_tokens, long_tokens = short_height(self.group) // self.group, long_height(self.group) // self.group
         blocks, first_blocks = block_list(batch.spans, batch.block_size)
-        is_short = np.array([span.length <= short_tokens for span in batch.spans], dtype=bool)
-        shorts = [span for span in batch.spans if span.length <= short_tokens]
-        longs = [span for span in batch.spans if span.length > short_tokens]
-        short = cut(shorts, short_tokens, self.window, first_blocks[is_short], 0)
-        long = cut(longs, long_tokens, self.window, first_blocks[~is_short], short.num_scratch_rows)
+        is_short = np.array([span.length <= self.short_tokens for span in batch.spans], dtype=bool)
+        shorts = [span for span in batch.spans if span.length <= self.short_tokens]
+        longs = [span for span in batch.spans if span.length > self.short_tokens]
+        short = cut(shorts, self.short_tokens, self.window, first_blocks[is_short], 0)
+        long = cut(longs, self.long_tokens, self.window, first_blocks[~is_short], short.num_scratch_rows)
         merges = np.concatenate([short.merges, long.merges])
         needed = Capacity(len(short.tiles), len(long.tiles), len(merges), long.num_scratch_rows, len(blocks))
         return [short.tiles, long.tiles, merges, blocks], needed
@@ -111,8 +118,10 @@ class Tables:
 class PagedAttention:
     """Implements `attention.Attention`."""
 
-    def __init__(self, batch: AttentionBatch, device: torch.device, capacity: Capacity | None = None) -> None:
-        self._batch, self._device, self._capacity = batch, device, capacity
+    def __init__(
+        self, batch: AttentionBatch, device: torch.device, dtype: torch.dtype, capacity: Capacity | None = None
+    ) -> None:
+        self._batch, self._device, self._dtype, self._capacity = batch, device, dtype, capacity
         self._tables: dict[tuple[int, int | None], Tables] = {}
 
     def refill(self, batch: AttentionBatch) -> None:
@@ -126,7 +135,7 @@ class PagedAttention:
         num_heads, head_dim = q.shape[1:]
         kind = (num_heads // cache.keys.shape[2], window)
         if kind not in self._tables:
-            self._tables[kind] = Tables(self._batch, *kind, self._device, self._capacity)
+            self._tables[kind] = Tables(self._batch, *kind, self._device, self._dtype, self._capacity)
         tables = self._tables[kind]
         capacity = tables.capacity
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
@@ -164,10 +173,10 @@ class PagedAttention:
             )
 
         if capacity.num_short:
-            launch = attention_launch(short_height(tables.group), head_dim, q.dtype)
+            launch = attention_launch(tables.short_height, head_dim, q.dtype)
             attend(capacity.num_short, tables.num_short, tables.short, launch)
         if capacity.num_long:
-            launch = attention_launch(long_height(tables.group), head_dim, q.dtype)
+            launch = attention_launch(tables.long_height, head_dim, q.dtype)
             attend(capacity.num_long, tables.num_long, tables.long, launch)
         if capacity.num_merges:
             merge_kernel[(capacity.num_merges, num_heads)](
@@ -186,7 +195,7 @@ class PagedAttention:
 
 
 def prepare_attention(batch: AttentionBatch, device: torch.device, dtype: torch.dtype) -> PagedAttention:
-    return PagedAttention(batch, device)
+    return PagedAttention(batch, device, dtype)
 
 
 def _check(q: Tensor, cache: LayerKv, batch: AttentionBatch) -> None:

@@ -67,7 +67,7 @@ class Case:
         return AttentionBatch(self.spans, self.block_size)
 
     def attend(self, window: int | None = None) -> torch.Tensor:
-        return PagedAttention(self.batch(), CPU)(self.q, self.cache, self.scale, window)
+        return PagedAttention(self.batch(), CPU, self.dtype)(self.q, self.cache, self.scale, window)
 
     def wanted(self, window: int | None = None) -> torch.Tensor:
         """From the numbers that are stored, in float64."""
@@ -193,7 +193,7 @@ def test_a_graphs_memory_takes_one_step_after_another():
     """Up to its capacity, at the addresses it had; the rows of smaller steps are right, and no more are written."""
     case = Case([(1, 5), (1, 300), (1, 17), (1, 48)], num_heads=3, num_kv_heads=1, head_dim=16)
     spans = list(case.spans)
-    attention = PagedAttention(case.batch(), CPU, Capacity.for_decoding(4, 300, BLOCK))
+    attention = PagedAttention(case.batch(), CPU, FP32, Capacity.for_decoding(4, 300, BLOCK))
     wanted = case.wanted()
     assert worst(attention(case.q, case.cache, case.scale, None), wanted) < TOLERANCE[FP32]
     (tables,) = attention._tables.values()
@@ -221,7 +221,7 @@ def test_reading_beyond_a_sequence_is_noticed():
     with pytest.raises(Exception, match="no sequence holds"):
         case.attend()
     case.spans = [span]
-    attention = PagedAttention(case.batch(), CPU)
+    attention = PagedAttention(case.batch(), CPU, FP32)
     attention(case.q, case.cache, case.scale, None)
     (tables,) = attention._tables.values()
     tables.short[4] += 1
@@ -232,7 +232,7 @@ def test_reading_beyond_a_sequence_is_noticed():
 def test_what_does_not_fit_is_refused():
     """The kernels follow addresses: shapes, dtypes and block sizes are checked before."""
     case = Case([(1, 20)], head_dim=16)
-    attention = PagedAttention(case.batch(), CPU)
+    attention = PagedAttention(case.batch(), CPU, FP32)
     with pytest.raises(ValueError, match="q of shape"):
         attention(case.q[:, :5], case.cache, 1.0, None)
     with pytest.raises(ValueError, match=r"q in torch\.bfloat16"):
@@ -240,7 +240,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="rows"):
         attention(case.q[:0], case.cache, 1.0, None)
     with pytest.raises(ValueError, match="blocks of 8"):
-        PagedAttention(AttentionBatch(case.spans, 8), CPU)(case.q, case.cache, 1.0, None)
+        PagedAttention(AttentionBatch(case.spans, 8), CPU, FP32)(case.q, case.cache, 1.0, None)
     with pytest.raises(ValueError, match="without scales"):
         attention(case.q, LayerKv(case.cache.keys.to(INT8), case.cache.values.to(INT8)), 1.0, None)
     assert INT8 in LARGEST
