@@ -9,14 +9,14 @@ UI := platform/tenora_platform/webui/index.html
 UI_SOURCES := $(shell find webui -type f -not -path '*/node_modules/*' -not -name '*.tsbuildinfo' 2>/dev/null)
 NPM := PATH="$(abspath $(VENV))/node:$$PATH" npm --prefix webui --no-fund --no-audit
 
-.PHONY: help demo up down test test-long soak lint format bench gpu-check webui setup setup-dev chromium lock clean
+.PHONY: help demo up down test test-long soak lint format bench bench-peers gpu-check webui setup setup-dev chromium lock clean
 help:
 	@echo "make demo       set up, start the platform, serve two tenants' adapters, leave it running"
 	@echo "make down       stop it"
 	@echo "make up         set up and start the platform without the demo"
 	@echo "make test       set up and run every part's tests (make test-long: the slow proofs; make soak: hours)"
 	@echo "make lint       ruff, mypy, import rules, the web UI's linters"
-	@echo "make bench      output tokens/s of 16 streams against the running demo"
+	@echo "make bench      what engine and platform do on this machine (make bench-peers: beside vLLM and llama.cpp)"
 	@echo "make gpu-check  the engine's numerics on this machine's accelerator, or its CPU"
 
 demo: setup webui
@@ -50,7 +50,10 @@ format: setup-dev
 	$(BIN)/ruff format .
 
 bench: setup
-	$(BIN)/python bench/streams.py
+	$(BIN)/python bench/suite.py
+
+bench-peers: setup
+	$(BIN)/python bench/compare.py
 
 gpu-check: setup
 	$(BIN)/python bench/gpu_check.py

@@ -1,0 +1,174 @@
+"""Measuring a line of work: the same load for every server, and the median of several rounds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tenora_platform.bench.client import OpenAiClient
+from tenora_platform.bench.load import Client
+from tenora_platform.bench.options import Options
+from tenora_platform.bench.report import Report
+from tenora_platform.bench.run import clock, run
+from tenora_platform.bench.targets import Targets
+from tenora_platform.bench.trace import TraceLine
+
+ROUNDS = 3
+STREAMS = 16
+PROMPT, OUTPUT = 128, 64  # tokens
+PREFILLS = (512, 2048)
+MIXED_RANKS = (8, 16, 32, 64) * 4
+# Of each loaded round, in seconds.
+WARMUP, WINDOW, DRAIN = "2.5s", 5.0, 15.0
+
+
+def loaded(streams: int = STREAMS, model_weights: str = "uniform") -> Options:
+    return Options(streams=streams, model_weights=model_weights, warmup=WARMUP, duration=WINDOW, drain=DRAIN)
+
+
+def single(prompt: int, requests: int, warmup: int = 0) -> Options:
+    """One token of answer: the time of the first is that of the prompt."""
+    return Options(streams=1, prompt=str(prompt), output="1", requests=requests, warmup=str(warmup))
+
+
+class NothingCompleted(Exception):
+    """A line has no figures."""
+
+
+@dataclass
+class Results:
+    """Reports by line, one a round."""
+
+    reports: dict[str, list[Report]] = field(default_factory=dict)
+
+    def add(self, line: str, report: Report) -> None:
+        """Raises NothingCompleted, with the errors."""
+        figures = report.overall
+        if not figures.completed:
+            reasons = [*report.samples, f"{figures.unfinished} of {figures.requests} requests did not end in time"]
+            raise NothingCompleted(f"{line}: {'; '.join(reasons)}")
+        self.reports.setdefault(line, []).append(report)
+
+    def output_tokens_per_s(self, line: str) -> float:
+        return statistics.median(report.overall.output_tokens_per_s for report in self.reports[line])
+
+    def gap_s(self, line: str, percentile: str) -> float | None:
+        """None where answers had one token."""
+        gaps = [report.overall.gap_s for report in self.reports[line] if report.overall.gap_s is not None]
+        return statistics.median(getattr(gap, percentile) for gap in gaps) if gaps else None
+
+    def ttft_s(self, line: str) -> float:
+        return statistics.median(r.overall.ttft_s.p50 for r in self.reports[line] if r.overall.ttft_s is not None)
+
+    def prefill_tokens_per_s(self, line: str) -> float:
+        """Of a line of single requests: prompt tokens by the time of the first token."""
+        figures = self.reports[line][0].overall
+        return figures.prompt_tokens / figures.completed / self.ttft_s(line)
+
+    def cached_tokens(self, line: str) -> int:
+        return max(report.overall.cached_tokens for report in self.reports[line])
+
+    def num_errors(self, line: str) -> int:
+        return sum(sum(report.overall.errors.values()) for report in self.reports[line])
+
+    @property
+    def taints(self) -> list[str]:
+        reports = (report for line in self.reports.values() for report in line)
+        return sorted({taint.partition(":")[0] for report in reports for taint in report.taints})
+
+    def table(self) -> Table:
+        columns = ("output tok/s", "TTFT p50 ms", "gap p50 ms", "gap p99 ms", "prefill tok/s", "errors")
+        table = Table("work", *columns)
+        for line in self.reports:
+            p50, p99 = self.gap_s(line, "p50"), self.gap_s(line, "p99")
+            table.add_row(
+                line,
+                "" if p50 is None else f"{self.output_tokens_per_s(line):,.1f}",
+                f"{1e3 * self.ttft_s(line):,.1f}",
+                "" if p50 is None else f"{1e3 * p50:,.1f}",
+                "" if p99 is None else f"{1e3 * p99:,.1f}",
+                f"{self.prefill_tokens_per_s(line):,.0f}" if p50 is None else "",
+                str(self.num_errors(line)),
+            )
+        return table
+
+
+class Lab:
+    """Measures one line at a time; no two ask the same, so that only what is meant to be cached is."""
+
+    def __init__(self, tokenizer: Path, results: Results, bar: Progress, num_lines: int) -> None:
+        self._tokenizer = str(tokenizer)
+        self._results = results
+        self._bar = bar
+        self._task = bar.add_task("", total=num_lines)
+        self._seed = 0
+
+    async def over_http(self, line: str, asked: Options, targets: Targets, *, in_turn: bool = False) -> None:
+        client = OpenAiClient(targets.api, asked.client_options(), clock)
+        await self.measure(line, asked, targets, client, in_turn=in_turn)
+        client.close()
+
+    async def measure(
+        self, line: str, asked: Options, targets: Targets, client: Client, *, in_turn: bool = False
+    ) -> None:
+        """`in_turn`: each request takes the next model, so that the streams together always have all of them.
+
+        Raises NothingCompleted.
+        """
+        self._bar.update(self._task, description=line)
+        self._seed += 1
+        seed = asked.seed or self._seed
+        plan = msgspec.structs.replace(asked, tokenizer=self._tokenizer, seed=seed).plan(targets)
+        turns = [
+            TraceLine(PROMPT, OUTPUT, tenant=tenant.name, model=model)
+            for tenant in targets.tenants
+            for model in tenant.models
+        ]
+        workload = replace(plan.workload, trace=turns if in_turn else ())
+        outcome = await run(replace(plan, workload=workload), client)
+        self._results.add(line, outcome.report)
+        self._bar.advance(self._task)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A ratio within one run, and the bar that it is held against."""
+
+    what: str
+    value: float
+    bar: float
+    at_least: bool = True
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.bar if self.at_least else self.value <= self.bar
+
+
+@contextmanager
+def progress_bar(console: Console) -> Iterator[Progress]:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield bar
+
+
+def show(results: Results, verdicts: Sequence[Verdict], file: Path) -> None:
+    """Tables to the terminal, everything to `file`."""
+    ratios = Table("ratio", "value", "bar", "")
+    for verdict in verdicts:
+        bar = f"{'>=' if verdict.at_least else '<='} {verdict.bar:g}"
+        ratios.add_row(verdict.what, f"{verdict.value:.2f}", bar, "met" if verdict.met else "[bold]not met[/]")
+    out = Console()
+    out.print(results.table(), ratios)
+    for taint in results.taints:
+        out.print(f"[yellow]note[/] in at least one round {taint}")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(msgspec.json.format(msgspec.json.encode({"lines": results.reports, "verdicts": verdicts})))
+    out.print(f"The full reports: {file}")
