@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from canaries import BASE, CanaryEngine, answer
-from engine_under_test import ROUTE, Answer
+from engine_under_test import ROUTE, Answer, EngineUnderTest, World, prompt
 
 from tenora_engine.wire import FailCode, FinishReason
 
@@ -103,3 +105,67 @@ def test_canaries_survive_seeded_interleavings() -> None:
 def test_canaries_survive_many_seeded_interleavings() -> None:
     """CACHE-09, ten thousand seeds."""
     interleave(range(1000, 10_000))
+
+
+ASKED: list[tuple[str | None, int, dict[str, Any]]] = [
+    (None, 30, {"logprobs": 2}),
+    ("r8", 70, {"temperature": 1.0, "seed": 1, "n": 3, "logprobs": 0}),
+    ("r64", 9, {"temperature": 0.8, "seed": 2, "presence_penalty": 1.5, "frequency_penalty": 0.7, "top_p": 0.9}),
+    ("r4", 40, {"repetition_penalty": 1.4, "logprobs": 1, "prompt_logprobs": 2}),
+    ("r8", 17, {"temperature": 1.0, "seed": 4, "top_k": 20, "min_tokens": 5, "stop_token_ids": tuple(range(3, 20))}),
+    (None, 55, {"max_tokens": 0, "prompt_logprobs": 1}),
+    ("r1", 16, {"max_tokens": 1, "logprobs": 0}),
+    (None, 33, {"temperature": 1.0, "seed": 9, "stop_token_ids": tuple(range(3, 10)), "min_p": 0.02}),
+]
+
+
+def ask_all(engine: EngineUnderTest, world: World) -> list[Answer]:
+    """Some at once, the others while these run."""
+    ids = []
+    for index, (name, length, options) in enumerate(ASKED):
+        ids.append(engine.submit(prompt(length, index), world.uses(name), **({"max_tokens": 50} | options)))
+        for _ in range(3 * (index > 3)):
+            engine.step_when_ready()
+    answers = engine.finish()
+    return [answers[request_id] for request_id in ids]
+
+
+@pytest.mark.parametrize("options", [{}, {"kv_blocks": 14, "max_batch_tokens": 32, "adapter_slots": 2}], ids=str)
+def test_a_step_ahead_says_what_steps_in_turn_say(
+    make_engine: Callable[..., EngineUnderTest], world: World, options: dict[str, Any]
+) -> None:
+    """Tokens, log-probabilities, ends and usage; with chunks, preemption, eviction of adapters, stops."""
+    engine = make_engine(async_step=True, **options)
+    got = ask_all(engine, world)
+    for ahead, in_turn in zip(got, ask_all(make_engine(async_step=False), world), strict=True):
+        assert ahead.failed is None
+        assert (ahead.tokens, ahead.finish, ahead.usage) == (in_turn.tokens, in_turn.finish, in_turn.usage)
+        for choice, entries in in_turn.logprobs.items():
+            values = [entry.logprob for entry in entries]
+            assert [entry.logprob for entry in ahead.logprobs[choice]] == pytest.approx(values, abs=1e-4)
+        prompts = [[e.logprob for e in (told.prompt_logprobs or [])[1:]] for told in (ahead, in_turn)]
+        assert prompts[0] == pytest.approx(prompts[1], abs=1e-4)
+    assert (engine.core.scheduler.num_preemptions > 0) == bool(options)
+    engine.assert_at_rest()
+
+
+def test_steps_are_really_launched_ahead(make_engine: Callable[..., EngineUnderTest]) -> None:
+    """Plan, launch and commit interleave: step 2 is launched before step 1 is taken, and drawn after."""
+    engine = make_engine(async_step=True)
+    executor: Any = engine.engine.executor
+    events: list[str] = []
+    for name in ("launch", "draw", "take"):
+        real = getattr(executor, name)
+
+        def noted(*arguments: Any, name: str = name, real: Any = real) -> Any:
+            plan = getattr(arguments[0], "plan", arguments[0])
+            events.append(f"{name} {plan.number}")
+            return real(*arguments)
+
+        setattr(executor, name, noted)
+    engine.ask(prompt(9), max_tokens=4)
+    assert events[:9] == [
+        *("launch 1", "draw 1", "launch 2", "take 1", "draw 2"),
+        *("launch 3", "take 2", "draw 3", "launch 4"),
+    ]
+    assert [event for event in events if event.startswith("launch")] == [f"launch {n}" for n in (1, 2, 3, 4)]
