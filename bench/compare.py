@@ -78,7 +78,7 @@ def verdicts(results: Results) -> list[Verdict]:
         if f"{peer}: {work}" in known:
             found.append(Verdict(f"{OURS} : {peer}, {work}", rate(f"{OURS}: {work}") / rate(f"{peer}: {work}"), bar))
     if f"{LLAMA}: {BASE_1}" in known:
-        ours, theirs = (results.gap_s(f"{name}: {BASE_1}", "p50") or 0.0 for name in (OURS, LLAMA))
+        ours, theirs = (results.gap_s(f"{name}: {BASE_1}", "p50") for name in (OURS, LLAMA))
         found.append(Verdict(f"{OURS} : {LLAMA}, decode rate of 1 stream", theirs / ours, 0.7))
     for tokens in PREFILLS:
         work = f"prefill, {tokens:,} tokens"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ def single(prompt: int, requests: int, warmup: int = 0) -> Options:
     return Options(streams=1, prompt=str(prompt), output="1", requests=requests, warmup=str(warmup))
 
 
-class NothingCompleted(Exception):
+class NothingAnswered(Exception):
     """A line has no figures."""
 
 
@@ -50,28 +51,30 @@ class Results:
     reports: dict[str, list[Report]] = field(default_factory=dict)
 
     def add(self, line: str, report: Report) -> None:
-        """Raises NothingCompleted, with the errors."""
+        """Raises NothingAnswered, with the errors. Answers that did not end in time have a throughput all the same."""
         figures = report.overall
-        if not figures.completed:
+        if not figures.completed and not figures.output_tokens_per_s:
             reasons = [*report.samples, f"{figures.unfinished} of {figures.requests} requests did not end in time"]
-            raise NothingCompleted(f"{line}: {'; '.join(reasons)}")
+            raise NothingAnswered(f"{line}: {'; '.join(reasons)}")
         self.reports.setdefault(line, []).append(report)
 
     def output_tokens_per_s(self, line: str) -> float:
         return statistics.median(report.overall.output_tokens_per_s for report in self.reports[line])
 
-    def gap_s(self, line: str, percentile: str) -> float | None:
-        """None where answers had one token."""
+    def gap_s(self, line: str, percentile: str) -> float:
+        """NaN where answers had one token, or none was completed."""
         gaps = [report.overall.gap_s for report in self.reports[line] if report.overall.gap_s is not None]
-        return statistics.median(getattr(gap, percentile) for gap in gaps) if gaps else None
+        return statistics.median(getattr(gap, percentile) for gap in gaps) if gaps else math.nan
 
     def ttft_s(self, line: str) -> float:
-        return statistics.median(r.overall.ttft_s.p50 for r in self.reports[line] if r.overall.ttft_s is not None)
+        """NaN where none was completed."""
+        ttfts = [report.overall.ttft_s.p50 for report in self.reports[line] if report.overall.ttft_s is not None]
+        return statistics.median(ttfts) if ttfts else math.nan
 
     def prefill_tokens_per_s(self, line: str) -> float:
         """Of a line of single requests: prompt tokens by the time of the first token."""
         figures = self.reports[line][0].overall
-        return figures.prompt_tokens / figures.completed / self.ttft_s(line)
+        return figures.prompt_tokens / max(1, figures.completed) / self.ttft_s(line)
 
     def cached_tokens(self, line: str) -> int:
         return max(report.overall.cached_tokens for report in self.reports[line])
@@ -87,15 +90,15 @@ class Results:
     def table(self) -> Table:
         columns = ("output tok/s", "TTFT p50 ms", "gap p50 ms", "gap p99 ms", "prefill tok/s", "errors")
         table = Table("work", *columns)
-        for line in self.reports:
-            p50, p99 = self.gap_s(line, "p50"), self.gap_s(line, "p99")
+        for line, reports in self.reports.items():
+            prompts_alone = reports[0].load["output"] == "1"
             table.add_row(
                 line,
-                "" if p50 is None else f"{self.output_tokens_per_s(line):,.1f}",
+                "" if prompts_alone else f"{self.output_tokens_per_s(line):,.1f}",
                 f"{1e3 * self.ttft_s(line):,.1f}",
-                "" if p50 is None else f"{1e3 * p50:,.1f}",
-                "" if p99 is None else f"{1e3 * p99:,.1f}",
-                f"{self.prefill_tokens_per_s(line):,.0f}" if p50 is None else "",
+                "" if prompts_alone else f"{1e3 * self.gap_s(line, 'p50'):,.1f}",
+                "" if prompts_alone else f"{1e3 * self.gap_s(line, 'p99'):,.1f}",
+                f"{self.prefill_tokens_per_s(line):,.0f}" if prompts_alone else "",
                 str(self.num_errors(line)),
             )
         return table
@@ -121,7 +124,7 @@ class Lab:
     ) -> None:
         """`in_turn`: each request takes the next model, so that the streams together always have all of them.
 
-        Raises NothingCompleted.
+        Raises NothingAnswered.
         """
         self._bar.update(self._task, description=line)
         self._seed += 1
@@ -143,7 +146,7 @@ class Verdict:
     """A ratio within one run, and the bar that it is held against."""
 
     what: str
-    value: float
+    value: float  # NaN meets nothing
     bar: float
     at_least: bool = True
 

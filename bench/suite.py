@@ -45,7 +45,7 @@ def the_same(asked: Options, number: int) -> Options:
 
 
 async def measure(platform: Platform, mixed: list[str], rank8: list[str], tenants: Targets, bar: Progress) -> Results:
-    """Digests of adapters in, `NUM_LINES` measurements out. Raises NothingCompleted."""
+    """Digests of adapters in, `NUM_LINES` measurements out. Raises NothingAnswered."""
     results = Results()
     lab = Lab(platform.model, results, bar, NUM_LINES)
     base, one, other = asking([BASE]), *(msgspec.structs.replace(tenants, tenants=[t]) for t in tenants.tenants)
@@ -73,7 +73,7 @@ def verdicts(results: Results) -> list[Verdict]:
         Verdict("mixed adapters : base, output tokens/s", rate(MIXED_16) / rate(BASE_16), 0.60),
         Verdict("rank-8 adapters : base, output tokens/s", rate(RANK8_16) / rate(BASE_16), 0.85),
         Verdict("200 adapters : 16 adapters, output tokens/s", rate(ZIPF) / rate(RANK8_16), 0.80),
-        Verdict("200 adapters : 16 adapters, p99 gap", (many or 0.0) / (few or 1.0), 1.5, at_least=False),
+        Verdict("200 adapters : 16 adapters, p99 gap", many / few, 1.5, at_least=False),
         Verdict("repeated prompt : cold, first token", ttft(AGAIN) / ttft(COLD), 0.15, at_least=False),
         Verdict("tokens of another tenant's prompt found in the cache", stranger, 0, at_least=False),
         Verdict("whole platform : engine alone, output tokens/s", rate(PLATFORM_16) / rate(BASE_16), 0.90),

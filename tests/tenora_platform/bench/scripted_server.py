@@ -62,6 +62,7 @@ class ScriptedServer:
     script: Callable[[Asked], Sequence[Step]] = lambda _: ()
     asked: list[Asked] = field(default_factory=list)
     num_connections: int = 0
+    left: asyncio.Event = field(default_factory=asyncio.Event)  # a client went away in the middle of an answer
     url: str = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -82,7 +83,9 @@ class ScriptedServer:
                         if step is End.RESET:
                             writer.transport.abort()
                         return
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+        except ConnectionError:
+            self.left.set()
+        except (asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the client, or the test, is through
         finally:
             writer.close()

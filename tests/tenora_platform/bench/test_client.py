@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 
@@ -144,6 +145,12 @@ async def test_a_key_that_a_server_repeats_is_not_kept(server: ScriptedServer) -
 async def test_silence_is_a_timeout(server: ScriptedServer) -> None:
     record = await ask(server, [CHUNKED, chunk(event("a")), 9.0], ClientOptions(timeout_s=0.1))
     assert kind(record) == "timeout"
+
+
+async def test_an_answer_that_is_given_up_is_not_left_running_at_the_server(server: ScriptedServer) -> None:
+    await ask(server, [CHUNKED, *[chunk(event("a")), 0.02] * 500], ClientOptions(timeout_s=0.1))
+    async with asyncio.timeout(5):
+        await server.left.wait()
 
 
 async def test_nobody_there_is_a_failure_not_a_crash() -> None:
