@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from random import Random
 from typing import Final
 
 import msgspec
 
+from tenora_platform.bench.arrivals import arrivals
 from tenora_platform.bench.client import ClientOptions
 from tenora_platform.bench.lengths import parse_lengths
 from tenora_platform.bench.load import Limits
@@ -70,7 +72,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return ClientOptions(self.api, self.exact_output, self.temperature, self.timeout)
 
     def plan(self, targets: Targets) -> Plan:
-        """Raises ValueError, OSError and PromptError: what was asked for cannot be."""
+        """Raises ValueError, OSError and PromptError when what was asked for cannot be."""
         shape = self._shape()
         slo = Slo(
             *(None if ms is None else ms / 1e3 for ms in (self.slo_ttft, self.slo_tpot, self.slo_gap, self.slo_e2e))
@@ -97,6 +99,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if self.streams is not None and self.rate is not None:
             raise ValueError("--streams is a closed loop and --rate an open one: give one of them")
         if self.rate is not None:
+            arrivals(self.arrivals, self.rate, Random(0))  # refuses what is none
             return Rate(self.rate, self.arrivals)
         if self.streams is not None:
             return Streams(self.streams)

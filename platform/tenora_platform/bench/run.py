@@ -58,7 +58,7 @@ class Outcome:
 
 
 async def run(plan: Plan, client: Client, on_end: OnEnd = lambda _: None) -> Outcome:
-    """Raises ValueError and PromptError when the workload cannot be made."""
+    """Raises NothingMeasured, and PromptError when a prompt cannot be made."""
     calls = _calls(plan)
     meter = LagMeter(clock)
     meter.start()

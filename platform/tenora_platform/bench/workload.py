@@ -33,6 +33,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Workload:
+    """Raises ValueError when made of what cannot be; its calls raise PromptError."""
+
     targets: Targets
     prompts: Prompts
     prompt_tokens: Lengths
@@ -42,16 +44,23 @@ class Workload:
     trace: Sequence[TraceLine] = ()  # gives lengths, and tenants and models where it names them
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        parse_weights(self.tenant_weights, 1)
+        parse_weights(self.model_weights, 1)
+        unknown = {line.tenant for line in self.trace} - {tenant.name for tenant in self.targets.tenants} - {None}
+        if unknown:
+            raise ValueError(f"the trace names tenants without a key: {', '.join(sorted(filter(None, unknown)))}")
+
     def calls(self) -> Iterator[Call]:
-        """For a closed loop. Raises ValueError, PromptError."""
+        """For a closed loop."""
         return self._at(repeat(0.0))
 
     def scheduled(self, process: str, rate: float) -> Iterator[Call]:
-        """For an open loop: `rate` per second by an arrival process. Raises ValueError, PromptError."""
+        """For an open loop: `rate` per second by an arrival process. Raises ValueError when there is no such."""
         return self._at(arrivals(process, rate, Random(f"{self.seed} times")))
 
     def replayed(self) -> Iterator[Call]:
-        """The trace, once, at its own times. Raises ValueError, PromptError."""
+        """The trace, once, at its own times."""
         return self._at(line.at for line in self.trace)
 
     def _at(self, times: Iterator[float]) -> Iterator[Call]:
@@ -67,13 +76,9 @@ class Workload:
         models = {t.name: Weighted(t.models, parse_weights(self.model_weights, len(t.models))) for t in tenants}
         by_name = {tenant.name: tenant for tenant in tenants}
         for line in cycle(self.trace or (None,)):
-            tenant, model = any_tenant.draw(random), None
-            if line is not None and line.tenant is not None:
-                if line.tenant not in by_name:
-                    raise ValueError(f"the trace names a tenant without a key: {line.tenant}")
-                tenant = by_name[line.tenant]
-            if line is not None:
-                model = line.model
+            named = line.tenant if line is not None else None
+            tenant = any_tenant.draw(random) if named is None else by_name[named]
+            model = line.model if line is not None else None
             yield tenant, model or models[tenant.name].draw(random)
 
     def _lengths(self) -> Iterator[tuple[int, int]]:

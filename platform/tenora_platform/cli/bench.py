@@ -95,6 +95,7 @@ def register(app: typer.Typer) -> None:
 
         from tenora_platform.bench.client import OpenAiClient
         from tenora_platform.bench.find import NothingToAsk, find_targets, local_tokenizer
+        from tenora_platform.bench.load import NothingMeasured
         from tenora_platform.bench.options import Options
         from tenora_platform.bench.run import clock
         from tenora_platform.settings import settings
@@ -134,9 +135,12 @@ def register(app: typer.Typer) -> None:
             )
             plan = options.plan(found)
             client = OpenAiClient(found.api, options.client_options(), clock)
-            results = _Results(as_json, json_file, html, records)
-            uvloop.run(_sweep(plan, options, client, results) if sweep else _run(plan, client, results))
         except (ValueError, OSError, PromptError, NothingToAsk) as error:
+            raise CommandError(str(error)) from error
+        results = _Results(as_json, json_file, html, records)
+        try:
+            uvloop.run(_sweep(plan, options, client, results) if sweep else _run(plan, client, results))
+        except (NothingMeasured, PromptError) as error:
             raise CommandError(str(error)) from error
 
 

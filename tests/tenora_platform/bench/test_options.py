@@ -55,6 +55,8 @@ def test_a_sweep_begins_at_one_request_per_second() -> None:
         (Options(sweep=True), "needs an SLO"),
         (Options(sweep=True, slo_ttft=500, streams=2), "open loop"),
         (Options(warmup="soon"), "no warm-up"),
+        (Options(rate=1.0, arrivals="gamma"), "none of poisson"),
+        (Options(model_weights="pareto"), "none of uniform"),
         (Options(prompt="many"), "no length"),
         (Options(prompt_as="ids"), "need --tokenizer"),
     ],

@@ -67,7 +67,7 @@ def test_a_traces_lengths_come_again_and_again_in_a_closed_loop() -> None:
 
 def test_a_trace_of_a_tenant_without_a_key_is_refused() -> None:
     with pytest.raises(ValueError, match="without a key: c"):
-        first(1, replace(WORKLOAD, trace=[TraceLine(5, 7, tenant="c")]))
+        replace(WORKLOAD, trace=[TraceLine(5, 7, tenant="c"), TraceLine(5, 7)])
 
 
 def test_keys_are_not_shown() -> None:
