@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
@@ -62,8 +63,7 @@ def sweep_page(sweep: SweepReport) -> str:
 def chart(title: str, x_name: str, y_name: str, lines: Mapping[str, Line]) -> str:
     """A line chart with axes from zero. Lines may be empty."""
     points = [point for line in lines.values() for point in line]
-    x_max = max((x for x, _ in points), default=0.0) or 1.0
-    y_max = max((y for _, y in points), default=0.0) or 1.0
+    x_max, y_max = (_round_up(max((point[axis] for point in points), default=0.0)) for axis in (0, 1))
 
     def place(x: float, y: float) -> str:
         across = _LEFT + x / x_max * (_WIDTH - _LEFT - _RIGHT)
@@ -71,7 +71,7 @@ def chart(title: str, x_name: str, y_name: str, lines: Mapping[str, Line]) -> st
         return f"{across:.1f},{up:.1f}"
 
     parts = [f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escape(title)}">']
-    parts.append(f'<text x="{_LEFT}" y="16" font-weight="bold">{escape(title)}</text>')
+    parts.append(f'<text x="{_LEFT}" y="16" style="font-weight:bold">{escape(title)}</text>')
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         left, right = place(0, share * y_max), place(x_max, share * y_max)
         parts.append(f'<polyline points="{left} {right}" stroke="#ddd" fill="none"/>')
@@ -89,6 +89,14 @@ def chart(title: str, x_name: str, y_name: str, lines: Mapping[str, Line]) -> st
             at = f'x="{_LEFT + 8}" y="{_TOP + 14 + 14 * number}"'
             parts.append(f'<text {at} style="fill:{colour}">{escape(name)}</text>')
     return "".join([*parts, "</svg>"])
+
+
+def _round_up(value: float) -> float:
+    """To a number whose quarters read well; 1 for nothing."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return power * next(step for step in (1, 2, 4, 6, 8, 10) if value <= step * power * (1 + 1e-9))
 
 
 def _distribution(values: Sequence[float]) -> Line:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -15,6 +15,8 @@ from rich.table import Table
 from tenora_platform.bench.lag import ClientLag, taints
 from tenora_platform.bench.load import Observed
 from tenora_platform.bench.metrics import Figures, Slo, Spread, by_model, by_tenant, figures
+
+_MAX_GROUPS: Final = 20
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -78,7 +80,7 @@ def make_report(observed: Observed, client: ClientLag, slo: Slo, load: dict[str,
 def show(report: Report) -> RenderableType:
     """Tables: rates, latencies, and the same by tenant and by model where there are several."""
     parts: list[RenderableType] = [_rates(report), _latencies(report.overall)]
-    for title, groups in (("By tenant", report.tenants), ("By model", report.models)):
+    for title, groups in (("tenant", report.tenants), ("model", report.models)):
         if len(groups) > 1:
             parts.append(_groups(title, groups))
     parts += [f"[yellow]note[/] {escape(remark)}" for remark in report.remarks]
@@ -86,6 +88,7 @@ def show(report: Report) -> RenderableType:
 
 
 def show_sweep(sweep: SweepReport) -> RenderableType:
+    """A row per rate, and the answer."""
     rows = [
         (
             f"{trial.rate:.2f}",
@@ -95,33 +98,39 @@ def show_sweep(sweep: SweepReport) -> RenderableType:
             _rate(trial.report.overall.output_tokens_per_s),
             _ms(trial.report.overall.ttft_s, "p99"),
             _ms(trial.report.overall.tpot_s, "p99"),
-            "; ".join(trial.report.taints),
+            "tainted" if trial.report.taints else "ok",
         )
         for trial in sorted(sweep.trials, key=lambda trial: trial.rate)
     ]
-    columns = ("requests/s", "met", "share", "goodput/s", "output tok/s", "TTFT p99 ms", "TPOT p99 ms", "client")
-    best = "No rate that was tried met the SLO." if sweep.best is None else f"Highest rate: {sweep.best:.2f} requests/s"
-    tail = "" if sweep.converged or sweep.best is None else ", and the search ended before a higher one was ruled out"
-    return Group(_table(columns, rows), f"[bold]{best}[/]{tail}")
+    columns = ("requests/s", "met", "share", "goodput/s", "out tok/s", "TTFT p99 ms", "TPOT p99 ms", "client")
+    parts: list[RenderableType] = [_table(columns, rows)]
+    if any(trial.report.taints for trial in sweep.trials):
+        parts.append("[yellow]note[/] where it says tainted, the client was late itself: the JSON report says how")
+    best = "No rate that was tried met the SLO" if sweep.best is None else f"Highest rate: {sweep.best:.2f} requests/s"
+    tail = "" if sweep.converged or sweep.best is None else "; the search ended before a higher one was ruled out"
+    return Group(*parts, f"[bold]{best}[/]{tail}.")
 
 
 def _rates(report: Report) -> Table:
     figures, client = report.overall, report.client
-    errors = sum(figures.errors.values())
-    row = (
-        f"{figures.requests:,}",
-        f"{figures.completed:,}",
-        f"{errors}" + (f" ({', '.join(sorted(figures.errors))})" if errors else ""),
-        f"{figures.unfinished}",
-        f"{report.window_s:.1f}",
-        _rate(figures.requests_per_s),
-        _rate(figures.output_tokens_per_s),
-        _rate(figures.total_tokens_per_s),
-        _rate(figures.goodput_per_s),
-        f"{client.cpu_share:.0%}",
-    )
-    columns = ("requests", "completed", "errors", "unfinished", "window s", "requests/s", "output tok/s", "total tok/s")
-    return _table((*columns, "goodput/s", "client CPU"), [row])
+    errors = "".join(f", {count} {kind}" for kind, count in sorted(figures.errors.items()))
+    unfinished = f", {figures.unfinished} unfinished" if figures.unfinished else ""
+    rows = [
+        (
+            "requests",
+            f"{figures.requests:,} due in {report.window_s:.1f} s: {figures.completed:,} completed{errors}{unfinished}",
+        ),
+        ("requests/s", _rate(figures.requests_per_s)),
+        ("output tokens/s", _rate(figures.output_tokens_per_s)),
+        ("total tokens/s", _rate(figures.total_tokens_per_s)),
+        ("prompt tokens", f"{figures.prompt_tokens:,}, of which {figures.cached_tokens:,} were cached"),
+        ("client", f"{client.cpu_share:.0%} of a core"),
+    ]
+    if figures.goodput_per_s is not None:
+        rows.insert(4, ("goodput", f"{_rate(figures.goodput_per_s)} requests/s, {figures.slo_share or 0:.1%} of them"))
+    table = _table(("", ""), rows)
+    table.show_header, table.columns[1].justify = False, "left"
+    return table
 
 
 def _latencies(figures: Figures) -> Table:
@@ -130,8 +139,10 @@ def _latencies(figures: Figures) -> Table:
     return _table(("ms", *fields), [(name, *(_ms(spread, f) for f in fields)) for name, spread in spreads.items()])
 
 
-def _groups(title: str, groups: dict[str, Figures]) -> Table:
-    columns = ("requests", "errors", "output tok/s", "TTFT p50 ms", "TTFT p99 ms", "TPOT p50 ms", "gap p99 ms", "SLO")
+def _groups(title: str, groups: dict[str, Figures]) -> RenderableType:
+    """The busiest of them."""
+    shown = sorted(groups, key=lambda name: -groups[name].requests)[:_MAX_GROUPS]
+    columns = ("requests", "errors", "out tok/s", "TTFT p50", "TTFT p99", "TPOT p50", "gap p99", "SLO")
     rows = [
         (
             escape(name),
@@ -142,11 +153,13 @@ def _groups(title: str, groups: dict[str, Figures]) -> Table:
             _ms(group.ttft_s, "p99"),
             _ms(group.tpot_s, "p50"),
             _ms(group.gap_s, "p99"),
-            "-" if group.slo_share is None else f"{group.slo_share:.1%}",
+            "-" if group.slo_share is None else f"{group.slo_share:.0%}",
         )
-        for name, group in groups.items()
+        for name, group in ((name, groups[name]) for name in shown)
     ]
-    return _table((title, *columns), rows)
+    table = _table((f"{title} (ms)", *columns), rows)
+    left_out = len(groups) - len(shown)
+    return Group(table, f"and {left_out} more {title}s, in the JSON report") if left_out else table
 
 
 def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:

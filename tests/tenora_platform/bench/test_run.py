@@ -68,7 +68,7 @@ async def test_what_is_shown_names_figures_and_no_keys(server: ScriptedServer) -
     text = io.StringIO()
     Console(width=200, file=text).print(show(outcome.report))
     shown, page = text.getvalue(), run_page(outcome.report, outcome.observed)
-    for word in ("output tok/s", "TTFT", "base:bot", "http_429"):
+    for word in ("output tokens/s", "TTFT", "base:bot", "http_429"):
         assert word in shown
         assert word in page
     assert "tnr_" not in shown + page + msgspec.json.encode(outcome.report).decode()
@@ -114,7 +114,7 @@ async def test_the_command_measures_the_demo_and_writes_files(server: ScriptedSe
     load = ["--requests", "6", "--streams", "2", "--output", "3"]
     status, out, errors = await tenora("bench", *load, *files, home=tmp_path)
     assert (status, errors) == (0, "")
-    assert "output tok/s" in out
+    assert "output tokens/s" in out
     assert len((tmp_path / "r").read_text().splitlines()) == 8
     assert json.loads((tmp_path / "j").read_text())["overall"]["completed"] == 6
     assert "tnr_a" not in out + "".join((tmp_path / name).read_text() for name in ("page", "r", "j"))
