@@ -59,7 +59,9 @@ class Platform:
                 control.put(f"/tenants/{row['id']}/quota", json=LIMITS)
                 key = control.post(f"/tenants/{row['id']}/keys", json={"name": "bench"})
                 mine = adapters[number :: len(tenants)]
-                models = [push_adapter(control, path, row["id"], path.name)["model"] for path in mine]
+                models = [
+                    push_adapter(control, path, row["id"], path.name, confirm_base=True)["model"] for path in mine
+                ]
                 made.append(TargetTenant(name, models or [BASE], key["key"]))
         return Targets(self.api, made, BASE)
 

@@ -32,17 +32,20 @@ def validate_package(
     base: BaseModel,
     limits: Limits = DEFAULT_LIMITS,
     accepted_bases: Collection[str] | None = None,
+    *,
+    base_confirmed: bool = False,
 ) -> Validated:
     """Check everything that can be known without reading the tensors. Raises a child of AdapterRejected.
 
     `accepted_bases`: the values of `base_model_name_or_path` that the operator takes for this base (ADP-13). Any
-    other, and none at all, is then refused. Where the operator keeps no such list (None), the name is only reported,
-    and names and shapes decide. The name is compared, never opened.
+    other is then refused, and none at all unless `base_confirmed`: the uploader's word that this is the base. Where
+    the operator keeps no such list (None), the name is only reported, and names and shapes decide. The name is
+    compared, never opened.
     """
     with files.config.open("rb") as file:
         config_bytes = file.read(limits.max_config_bytes + 1)
     config = parse_config(config_bytes, limits)
-    warnings = _check_base(config, accepted_bases)
+    warnings = _check_base(config, accepted_bases, confirmed=base_confirmed)
     targets = resolve_targets(config, base, limits)
     with files.weights.open("rb") as file:
         size = files.weights.stat().st_size
@@ -69,17 +72,21 @@ def validate_package(
     return Validated(manifest, config_bytes, files.weights)
 
 
-def _check_base(config: PeftConfig, accepted: Collection[str] | None) -> list[Warning]:
+def _check_base(config: PeftConfig, accepted: Collection[str] | None, *, confirmed: bool) -> list[Warning]:
     named = repr(config.base_name) if config.base_name else "no base model"
     if accepted is None:
         message = f"the config names {named}; that this is the served base was judged by module names and shapes only"
         return [Warning("base_unverified", message)]
-    if config.base_name not in accepted:
-        raise BaseRejected(
-            f"the adapter's config names {named}; this base accepts {', '.join(sorted(accepted))}",
-            param="base_model_name_or_path",
-        )
-    return []
+    if config.base_name in accepted:
+        return []
+    if config.base_name is None and confirmed:
+        message = "the config names no base model; that it is this one was confirmed by who uploaded it"
+        return [Warning("base_confirmed", message)]
+    raise BaseRejected(
+        f"the adapter's config names {named}; this base accepts {', '.join(map(repr, sorted(accepted)))}",
+        param="base_model_name_or_path",
+        code="base_unconfirmed" if config.base_name is None else None,
+    )
 
 
 def _match(targets: tuple[Target, ...], tensors: dict[str, TensorEntry], base: BaseModel) -> tuple[ModuleLora, ...]:

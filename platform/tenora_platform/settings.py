@@ -25,6 +25,7 @@ class Settings(BaseSettings):
     engines: str = ""  # ZeroMQ addresses of the engines, separated by commas
     model: Path | None = None  # folder of the base model (Hugging Face layout)
     model_name: str = "smollm2-135m"  # the id tenants ask for
+    model_accepts: str = ""  # what else adapters' configs may name as this base, separated by commas
 
     secret: SecretStr = SecretStr("")  # the platform's own: tenants' cache salts are derived from it
     admin_user: str = "admin"
@@ -39,7 +40,15 @@ class Settings(BaseSettings):
 
     @property
     def engine_urls(self) -> list[str]:
-        return [url.strip() for url in self.engines.split(",") if url.strip()]
+        return _listed(self.engines)
+
+    @property
+    def model_accepted_names(self) -> list[str]:
+        return _listed(self.model_accepts)
+
+
+def _listed(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 @cache

@@ -18,6 +18,7 @@ import pytest
 from openai import OpenAI
 
 from tenora_platform.cli.client import ControlClient
+from tenora_platform.stack.embedded import EMBEDDED_MODEL
 from tenora_platform.stack.ports import free_port
 
 
@@ -109,7 +110,8 @@ def make_platform(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 
     def make() -> RunningPlatform:
         home = tmp_path_factory.mktemp("home", numbered=True)
-        return RunningPlatform(home, free_port(), {"TENORA_MODEL": str(model_folder)})
+        model = {"TENORA_MODEL": str(model_folder), "TENORA_MODEL_ACCEPTS": EMBEDDED_MODEL}
+        return RunningPlatform(home, free_port(), model)
 
     return make
 

@@ -125,10 +125,21 @@ def test_adp_13_another_base_is_refused_where_the_operator_lists_names(make_adap
     for name in ("someone/other-model", None, "", "/home/x", "https://example.org/model"):
         made.write_config(base_model_name_or_path=name)
         with pytest.raises(BaseRejected) as refused:
-            validate_package(made.files, base, accepted_bases=accepted)
+            validate_package(made.files, base, accepted_bases=accepted, base_confirmed=bool(name))
         assert refused.value.param == "base_model_name_or_path"
+        assert refused.value.code == ("base_mismatch" if name else "base_unconfirmed")
+        assert (repr(name) if name else "no base model") in refused.value.message
+        assert "'HuggingFaceTB/SmolLM2-135M-Instruct'" in refused.value.message
     made.write_config(base_model_name_or_path="HuggingFaceTB/SmolLM2-135M-Instruct", revision="other")
     assert not validate_package(made.files, base, accepted_bases=accepted).manifest.warnings
+
+
+@pytest.mark.parametrize("name", [None, ""])
+def test_adp_13_no_name_needs_the_uploaders_word(make_adapter: Any, base: BaseModel, name: str | None) -> None:
+    made = make_adapter()
+    made.write_config(base_model_name_or_path=name)
+    (warning,) = validate_package(made.files, base, accepted_bases={"x"}, base_confirmed=True).manifest.warnings
+    assert warning.code == "base_confirmed"
 
 
 def test_adp_13_without_a_list_the_name_is_reported(make_adapter: Any, base: BaseModel) -> None:

@@ -22,7 +22,7 @@ from tenora_platform.control.app import Control, build_control
 from tenora_platform.control.bootstrap import bootstrap
 from tenora_platform.control.resources import Resources
 from tenora_platform.control.sessions.passwords import hash_password
-from tenora_platform.db.models import Adapter, Base, Role, Tenant, UsageEventRow, User, UserSession
+from tenora_platform.db.models import Adapter, Base, BaseModelRow, Role, Tenant, UsageEventRow, User, UserSession
 from tenora_platform.db.session import PLATFORM
 from tenora_platform.settings import Settings
 
@@ -100,6 +100,7 @@ def control(shared_control: Control, redis_url: str) -> Control:
         for table in reversed(Base.metadata.sorted_tables):
             if table.name != "base_models":
                 session.execute(table.delete())
+        session.execute(update(BaseModelRow).values(accepted_names=[]))
         session.add(User(username="admin", password_hash=_HASH, role=Role.PLATFORM_ADMIN))
     shutil.rmtree(shared_control.resources.settings.home / "blobs", ignore_errors=True)
     assert redis_url == shared_control.resources.settings.redis_url

@@ -29,13 +29,16 @@ def push(
     path: Annotated[Path, typer.Argument(help="A PEFT folder, or a zip or tar of one.", exists=True, readable=True)],
     tenant: Tenant,
     name: Annotated[str, typer.Option("--name", "-n", help="Its name; the same name again makes the next version.")],
+    confirm_base: Annotated[
+        bool, typer.Option("--confirm-base", help="Its config names no base model; it was made for the one served.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Upload an adapter, wait for its validation, and say which model name serves it."""
     from tenora_platform.cli.client import connect
 
     with connect() as control:
-        version = push_adapter(control, path, control.tenant_id(tenant), name)
+        version = push_adapter(control, path, control.tenant_id(tenant), name, confirm_base=confirm_base)
     if as_json:
         print_json(version)
         return
@@ -65,7 +68,9 @@ def list_adapters(tenant: Tenant, as_json: AsJson = False) -> None:
     out.print(table(["model", "active version", "made"], rows))
 
 
-def push_adapter(control: ControlClient, path: Path, tenant_id: str, name: str) -> dict[str, Any]:
+def push_adapter(
+    control: ControlClient, path: Path, tenant_id: str, name: str, *, confirm_base: bool = False
+) -> dict[str, Any]:
     """Upload `path` with a progress bar and wait until it is validated: the version, with `model` added.
 
     Raises CommandError with the report when it is refused or rejected.
@@ -79,7 +84,8 @@ def push_adapter(control: ControlClient, path: Path, tenant_id: str, name: str) 
             ("files", (file.name, _Counted(stack.enter_context(file.open("rb")), lambda n: bar.advance(task, n))))
             for file in files
         ]
-        answer = control.post(f"/tenants/{tenant_id}/adapters", data={"name": name}, files=parts)
+        fields = {"name": name, "confirm_base": str(confirm_base).lower()}
+        answer = control.post(f"/tenants/{tenant_id}/adapters", data=fields, files=parts)
         version, adapter = answer["version"], answer["adapter"]
         bar.update(task, description=f"Validating {name}", total=None)
         url = f"/tenants/{tenant_id}/adapters/{adapter['id']}/versions/{version['id']}"

@@ -9,7 +9,7 @@ from typing import Final
 import typer
 from rich.markup import escape
 
-from tenora_platform.cli import adapters, bench, demo, exports, keys, lifecycle, parts, tenants
+from tenora_platform.cli import adapters, base_models, bench, demo, exports, keys, lifecycle, parts, tenants
 from tenora_platform.cli.terminal import CommandError, errors
 
 # The extra that brings what a command may find missing; all the rest comes with "platform".
@@ -30,6 +30,7 @@ bench.register(app)
 app.add_typer(tenants.app, name="tenant")
 app.add_typer(keys.app, name="key")
 app.add_typer(adapters.app, name="adapter")
+app.add_typer(base_models.app, name="base")
 
 
 def run() -> None:

@@ -49,7 +49,7 @@ def bootstrap(settings: Settings) -> None:
         _take_turns(session.connection())
         _first_administrator(session, settings)
         if model is not None and settings.model is not None:
-            _base_model(session, settings.model_name, settings.model.resolve(), model)
+            _base_model(session, settings, settings.model.resolve(), model)
 
 
 def _take_turns(connection: Connection) -> None:
@@ -69,13 +69,14 @@ def _first_administrator(session: Session, settings: Settings) -> None:
     session.add(_entry("user.create", str(user.id), username=user.username, role=str(user.role)))
 
 
-def _base_model(session: Session, name: str, folder: Path, model: BaseModel) -> None:
+def _base_model(session: Session, settings: Settings, folder: Path, model: BaseModel) -> None:
+    name, accepted = settings.model_name, set(settings.model_accepted_names)
     row = session.scalar(select(BaseModelRow).where(BaseModelRow.name == name))
     if row is None:
         other = session.scalar(select(BaseModelRow.name).where(BaseModelRow.fingerprint == model.fingerprint))
         if other is not None:
             raise BootstrapError(f"The model in {folder} is registered as {other!r}: set TENORA_MODEL_NAME={other}")
-        row = new_row(name, folder, model)
+        row = new_row(name, folder, model, accepted)
         session.add(row)
         session.flush()
         session.add(_entry("base_model.register", str(row.id), name=name, fingerprint=model.fingerprint))
@@ -84,9 +85,12 @@ def _base_model(session: Session, name: str, folder: Path, model: BaseModel) -> 
             f"{name!r} is another model than the one in {folder}. Adapters belong to exactly one base: "
             "give the new model a name of its own (TENORA_MODEL_NAME)"
         )
-    elif row.folder != str(folder):
+    if row.folder != str(folder):
         row.folder = str(folder)
         session.add(_entry("base_model.move", str(row.id), folder=row.folder))
+    if not accepted <= set(row.accepted_names):
+        row.accepted_names = sorted(accepted.union(row.accepted_names))
+        session.add(_entry("base_model.accept", str(row.id), accepted_names=", ".join(row.accepted_names)))
 
 
 def _entry(action: str, target: str, **detail: str) -> AuditEntry:

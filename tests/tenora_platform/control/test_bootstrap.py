@@ -53,6 +53,16 @@ def test_what_contradicts_the_settings(postgres_url: str, tiny_base: Path, tmp_p
         bootstrap(settings.model_copy(update={"model": other}))
 
 
+def test_names_of_the_settings_are_added_to_the_operators(postgres_url: str, tiny_base: Path) -> None:
+    """ADP-13"""
+    settings = Settings(database_url=postgres_url, model=tiny_base, model_name="tiny", model_accepts="org/b, org/a,")
+    bootstrap(settings)
+    bootstrap(settings.model_copy(update={"model_accepts": "org/c"}))
+    bootstrap(settings.model_copy(update={"model_accepts": ""}))
+    assert [row.accepted_names for row in rows(postgres_url, BaseModelRow)] == [["org/a", "org/b", "org/c"]]
+    assert len(rows(postgres_url, AuditEntry)) == 2
+
+
 def test_a_model_that_moved(postgres_url: str, tiny_base: Path, tmp_path: Path) -> None:
     settings = Settings(database_url=postgres_url, model=tiny_base, model_name="tiny")
     bootstrap(settings)

@@ -231,6 +231,22 @@ def test_base_models(admin: TestClient, resources: Resources, tiny_base: Path, t
     assert admin.post(path, json={"name": "a b", "folder": "/x"}).status_code == 400
 
 
+def test_what_adapters_may_call_a_base(admin: TestClient, resources: Resources, tiny_base: Path) -> None:
+    """ADP-13: the operator's list, whole and sorted; every change is in the audit log."""
+    path = f"{API}/base-models"
+    (listed,) = admin.get(path).json()["items"]
+    assert listed["accepted_names"] == []
+    names = f"{path}/{listed['id']}/accepted-names"
+    changed = admin.put(names, json={"accepted_names": ["org/Tiny", "a name", "org/Tiny"]})
+    assert changed.json()["accepted_names"] == ["a name", "org/Tiny"]
+    (entry,) = admin.get(f"{API}/audit").json()["items"]
+    assert (entry["action"], entry["detail"]["accepted_names"]) == ("base_model.accept", ["a name", "org/Tiny"])
+    assert admin.put(names, json={"accepted_names": []}).json()["accepted_names"] == []
+    for bad in ("", " x", "a\nb", "x" * 201):
+        assert admin.put(names, json={"accepted_names": [bad]}).status_code == 400
+    assert admin.put(f"{path}/{uuid.uuid4()}/accepted-names", json={"accepted_names": []}).status_code == 404
+
+
 def test_engines_as_the_gateways_see_them(admin: TestClient, resources: Resources) -> None:
     assert admin.get(f"{API}/engines").json() == {"items": [], "next": None}
     status = Status(

@@ -39,6 +39,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/base-models/{base_model_id}/accepted-names": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Set Accepted Names */
+        put: operations["setAcceptedNames"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/engines": {
         parameters: {
             query?: never;
@@ -331,6 +348,17 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /**
+         * AcceptedNamesChange
+         * @description The whole list: names that are left out are no longer accepted. Adapters that are there stay.
+         */
+        AcceptedNamesChange: {
+            /**
+             * Accepted Names
+             * @description What an adapter's config may name as its base, besides the name served here.
+             */
+            accepted_names: string[];
+        };
         /** AdapterDetail */
         AdapterDetail: {
             /** @description The version that the name serves. */
@@ -416,6 +444,11 @@ export interface components {
         };
         /** BaseModelView */
         BaseModelView: {
+            /**
+             * Accepted Names
+             * @description What an adapter's config may name as its base, besides the name served here.
+             */
+            accepted_names: string[];
             /**
              * Context Length
              * @description Tokens, prompt and completion together.
@@ -654,6 +687,11 @@ export interface components {
         };
         /** NewBaseModel */
         NewBaseModel: {
+            /**
+             * Accepted Names
+             * @description What an adapter's config may name as its base, besides the name served here.
+             */
+            accepted_names?: string[];
             /**
              * Folder
              * @description A Hugging Face folder of safetensors, at the same path on every node.
@@ -1132,6 +1170,41 @@ export interface operations {
             };
         };
     };
+    setAcceptedNames: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                base_model_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AcceptedNamesChange"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BaseModelView"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
     listEngines: {
         parameters: {
             query?: never;
@@ -1494,6 +1567,11 @@ export interface operations {
                 "multipart/form-data": {
                     /** @description May be left out where there is only one. */
                     base_model?: string;
+                    /**
+                     * @description That an adapter whose config names no base model was made for this one.
+                     * @enum {string}
+                     */
+                    confirm_base?: "true" | "false";
                     /** @description One zip or tar, or adapter_config.json and adapter_model.safetensors. */
                     files: string[];
                     /** @description Again the same name: its next version. */

@@ -30,6 +30,11 @@ _UPLOAD_BODY: Final[dict[str, Any]] = {
                     "properties": {
                         "name": {"type": "string", "description": "Again the same name: its next version."},
                         "base_model": {"type": "string", "description": "May be left out where there is only one."},
+                        "confirm_base": {
+                            "type": "string",
+                            "enum": ["true", "false"],
+                            "description": "That an adapter whose config names no base model was made for this one.",
+                        },
                         "files": {
                             "type": "array",
                             "items": {"type": "string", "format": "binary"},

@@ -12,7 +12,6 @@ from typing import Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from tenora_adapters.base import BaseModel
 from tenora_adapters.errors import AdapterRejected, PackageRejected
 from tenora_adapters.limits import Limits
 from tenora_adapters.manifest import Manifest
@@ -25,7 +24,7 @@ from tenora_platform.control.adapters.schemas import ModuleReport, Note, Problem
 from tenora_platform.control.adapters.service import live
 from tenora_platform.control.adapters.views import adapter_views, version_view
 from tenora_platform.control.audit.service import record
-from tenora_platform.control.base_models.service import spec_of
+from tenora_platform.control.base_models.service import accepted_names_of, spec_of
 from tenora_platform.control.errors import InvalidRequest, Rejected
 from tenora_platform.control.resources import Resources
 from tenora_platform.control.sessions.service import Principal
@@ -34,7 +33,7 @@ from tenora_platform.db.models import Adapter, AdapterVersion, BaseModelRow, Ten
 from tenora_platform.db.session import scoped
 
 VALIDATE_JOB: Final = "adapters.validate"
-_FIELDS: Final = frozenset({"name", "base_model"})
+_FIELDS: Final = frozenset({"name", "base_model", "confirm_base"})
 
 
 def accept_upload(resources: Resources, caller: Principal, tenant_id: uuid.UUID, upload: Upload) -> UploadAccepted:
@@ -44,8 +43,9 @@ def accept_upload(resources: Resources, caller: Principal, tenant_id: uuid.UUID,
     with resources.sessions(scope=tenant_id) as session:
         base = _base_model(session, upload.fields.get("base_model"))
         name = _adapter_name(session, upload.fields.get("name", ""))
+    limits = Limits(max_upload_bytes=resources.settings.max_upload_bytes)
     try:
-        validated = _validate(upload, spec_of(base), Limits(max_upload_bytes=resources.settings.max_upload_bytes))
+        validated = _validate(upload, base, limits, base_confirmed=_flag(upload.fields, "confirm_base"))
         publish(resources.blobs, validated)
     except AdapterRejected as error:
         raise _refusal(error) from error
@@ -72,14 +72,24 @@ def _adapter_name(session: Session, name: str) -> str:
         raise _refusal(error) from error
 
 
-def _validate(upload: Upload, base: BaseModel, limits: Limits) -> Validated:
+def _flag(fields: dict[str, str], name: str) -> bool:
+    match fields.get(name, "false"):
+        case "true":
+            return True
+        case "false":
+            return False
+    raise InvalidRequest("must be true or false.", param=name)
+
+
+def _validate(upload: Upload, base: BaseModelRow, limits: Limits, *, base_confirmed: bool) -> Validated:
     """Raises AdapterRejected."""
     staging = upload.folder / "staged"
     staging.mkdir()
     files = [UploadedFile(file.path, file.filename) for file in upload.files]
     if not files:
         raise PackageRejected("send the adapter's files", param="files", code="missing_file")
-    return validate_package(open_files(files, staging, limits), base, limits)
+    staged = open_files(files, staging, limits)
+    return validate_package(staged, spec_of(base), limits, accepted_names_of(base), base_confirmed=base_confirmed)
 
 
 def _refusal(error: AdapterRejected) -> Rejected:

@@ -7,7 +7,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tenora_platform.control.fields import Body, Id, View
+from tenora_platform.control.fields import Body, Id, Label, View
+
+AcceptedNames = Annotated[
+    list[Label],
+    Field(max_length=64, description="What an adapter's config may name as its base, besides the name served here."),
+]
 
 
 class NewBaseModel(Body):
@@ -15,6 +20,13 @@ class NewBaseModel(Body):
     folder: Annotated[str, Field(min_length=1, max_length=1000)] = Field(
         description="A Hugging Face folder of safetensors, at the same path on every node."
     )
+    accepted_names: AcceptedNames = Field(default_factory=list)
+
+
+class AcceptedNamesChange(Body):
+    """The whole list: names that are left out are no longer accepted. Adapters that are there stay."""
+
+    accepted_names: AcceptedNames
 
 
 class BaseModelView(View):
@@ -22,4 +34,5 @@ class BaseModelView(View):
     name: str
     fingerprint: str
     context_length: int = Field(description="Tokens, prompt and completion together.")
+    accepted_names: AcceptedNames
     created_at: datetime

@@ -39,10 +39,10 @@ def weights(seed: int = 1, rank: int = 4, poison: float | None = None) -> bytes:
     return save(tensors)
 
 
-def pair(seed: int = 1, **given: Any) -> list[tuple[str, tuple[str, bytes]]]:
+def pair(seed: int = 1, base: str | None = "tiny", **given: Any) -> list[tuple[str, tuple[str, bytes]]]:
     """As the parts of an upload of two files."""
     return [
-        ("files", ("adapter_config.json", config())),
+        ("files", ("adapter_config.json", config(base_model_name_or_path=base))),
         ("files", ("adapter_model.safetensors", weights(seed, **given))),
     ]
 

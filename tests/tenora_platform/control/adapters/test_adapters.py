@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import adapter_files as files
@@ -210,6 +212,52 @@ def test_names_that_are_none(admin: TestClient, resources: Resources, tenant: uu
     assert blobs(resources) == set()
 
 
+def test_another_base_is_refused_and_never_opened(
+    admin: TestClient, resources: Resources, tenant: uuid.UUID, tmp_path: Path
+) -> None:
+    """ADP-13: an audit hook sees every open, import and resolved host of this process."""
+    named = [str(tmp_path / "canary"), "https://canary.example/model", "canary/model"]
+    seen: list[str] = []
+    listening = True
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if listening and event.split(".")[0] in {"open", "os", "import", "subprocess", "socket"}:
+            seen.append(f"{event} {arguments}")
+
+    sys.addaudithook(hook)  # hooks stay: this one falls silent
+    try:
+        for name in named:
+            error = upload(admin, tenant, files.pair(base=name)).json()["error"]
+            assert (error["code"], error["param"]) == ("base_mismatch", "base_model_name_or_path")
+            assert repr(name) in error["message"]
+            assert "'tiny'" in error["message"]
+    finally:
+        listening = False
+    assert any("adapter_config.json" in entry for entry in seen)
+    assert [entry for entry in seen if "canary" in entry] == []
+    assert blobs(resources) == set()
+
+    (base,) = admin.get("/api/v1/base-models").json()["items"]
+    accept = f"/api/v1/base-models/{base['id']}/accepted-names"
+    admin.put(accept, json={"accepted_names": ["canary/model"]})
+    try:
+        accepted = upload(admin, tenant, files.pair(base="canary/model"))
+        assert (accepted.status_code, accepted.json()["version"]["report"]["warnings"]) == (202, [])
+    finally:
+        admin.put(accept, json={"accepted_names": []})
+
+
+@pytest.mark.parametrize("name", [None, ""])
+def test_no_base_named_needs_a_confirmation(admin: TestClient, tenant: uuid.UUID, name: str | None) -> None:
+    """ADP-13"""
+    for fields in ({}, {"confirm_base": "false"}):
+        assert upload(admin, tenant, files.pair(base=name), **fields).json()["error"]["code"] == "base_unconfirmed"
+    assert upload(admin, tenant, files.pair(base=name), confirm_base="yes").json()["error"]["param"] == "confirm_base"
+    assert upload(admin, tenant, files.pair(base="other"), confirm_base="true").status_code == 400
+    accepted = upload(admin, tenant, files.pair(base=name), confirm_base="true")
+    assert [note["code"] for note in accepted.json()["version"]["report"]["warnings"]] == ["base_confirmed"]
+
+
 def test_a_name_is_needed(admin: TestClient, tenant: uuid.UUID) -> None:
     assert admin.post(url(tenant), files=files.pair()).json()["error"]["param"] == "name"
     assert upload(admin, tenant, owner="me").json()["error"]["param"] == "owner"
@@ -224,7 +272,7 @@ def test_which_base_when_there_are_several(admin: TestClient, resources: Resourc
         session.add(other)
     try:
         assert upload(admin, tenant).json()["error"]["param"] == "base_model"
-        answer = upload(admin, tenant, base_model="org/Other:1")
+        answer = upload(admin, tenant, files.pair(base="org/Other:1"), base_model="org/Other:1")
         assert answer.json()["adapter"]["model"] == "org/Other:1:bot"
     finally:
         with resources.sessions(scope=PLATFORM) as session, session.begin():
