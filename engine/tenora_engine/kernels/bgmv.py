@@ -1,10 +1,10 @@
 """LoRA of few rows, as decoding has them, in one launch: the product with A stays in registers.
 
-    y[rows] += scale * (x[rows] A^T) B^T
+    y[rows] += scale * (gain * y[rows] + offset + (x[rows] A^T) B^T)
 
-The reference is `lora.prepare_lora`; tiles and pieces are those of `lora_tiles`, addresses and ranks those of
-`lora_slots`. A program owns some rows and some columns of one slice. The programs of one tile each make the product
-with A for themselves: that reads A once more, from the cache, and saves a launch and the way through memory.
+The reference is `lora.prepare_lora`. A program owns some rows and some columns of one slice. The programs of one tile
+each make the product with A for themselves: that reads A once more, from the cache, and saves a launch and the way
+through memory. It pays where A is small; `lora_launch.is_fused` says where that is.
 """
 
 from __future__ import annotations
@@ -14,6 +14,15 @@ import triton.language as tl
 from torch import Tensor
 
 from tenora_engine.kernels.lora_launch import Launch, bgmv_width
+from tenora_engine.kernels.lora_read import (
+    add_affine,
+    is_affine,
+    load_address,
+    product_with_a,
+    read_chunk,
+    read_tile,
+    slot_of,
+)
 from tenora_engine.kernels.lora_slots import TableSlots
 from tenora_engine.kernels.lora_step import LoraStep
 
@@ -31,46 +40,40 @@ def bgmv_kernel(
     table_width: tl.constexpr,
     columns,  # int32 [num_chunks, 5]
     in_features,
+    out_features,
     height: tl.constexpr,
     rank_block: tl.constexpr,
     block: tl.constexpr,
     aligned: tl.constexpr,
 ):
-    """Program (tile, chunk of columns): its pieces one after the other, each added to y."""
-    tile = tiles + tl.program_id(0) * 4
-    begin, end, first_piece, end_piece = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2), tl.load(tile + 3)
-    chunk = columns + tl.program_id(1) * 5
-    part, start, size = tl.load(chunk), tl.load(chunk + 3), tl.load(chunk + 4)
-    first, last = tl.load(chunk + 1), tl.load(chunk + 2)
-    if aligned:
-        first, last = tl.multiple_of(first, 16), tl.multiple_of(last, 16)
-        start, size = tl.multiple_of(start, 16), tl.multiple_of(size, 16)
+    """Program (tile, chunk of columns): its pieces one after the other, each added to y; an empty tile does nothing."""
+    begin, end, first_piece, end_piece = read_tile(tiles, tl.program_id(0))
+    part, first, last, start, size = read_chunk(columns, tl.program_id(1), aligned)
     rows = begin + tl.arange(0, height)
     ranks = tl.arange(0, rank_block)
     x_rows = x + rows.to(tl.int64)[:, None] * x_stride
     y_rows = y + rows.to(tl.int64)[:, None] * y_stride
+    affine = is_affine(pieces, table, table_width, first_piece, end_piece)
     for index in range(first_piece, end_piece):
-        row = table + tl.load(pieces + index * 4 + 2).to(tl.int64) * table_width
-        entry = row + 2 + part * 3
+        row = slot_of(pieces, table, table_width, index)
+        entry = row + 3 + part * 3
         rank = tl.load(entry + 2)
-        if rank > 0:
-            a = tl.multiple_of(tl.load(row).to(tl.pointer_type(x.dtype.element_ty)), 16)
-            b = tl.multiple_of(tl.load(entry).to(tl.pointer_type(y.dtype.element_ty)), 16)
-            a_rows = a + (tl.load(entry + 1) + ranks)[:, None] * in_features
-            b_rows = b + ranks.to(tl.int64)[:, None] * size
-            v = tl.full((height, rank_block), 0.0, tl.float32)
-            for k in range(0, in_features, block):
-                inner = k + tl.arange(0, block)
-                x_block = tl.load(x_rows + inner, mask=(rows < end)[:, None] & (inner < in_features), other=0.0)
-                a_block = tl.load(a_rows + inner, mask=(ranks < rank)[:, None] & (inner < in_features), other=0.0)
-                v = tl.dot(x_block, a_block.T, v, input_precision="ieee")
-            scaled = (v * tl.load(scales + index)).to(y.dtype.element_ty)
+        of_base = affine & (index == first_piece)  # while y is the base's output still
+        if (rank > 0) | of_base:
+            a_rows = load_address(row, x) + (tl.load(entry + 1) + ranks)[:, None] * in_features
+            b_rows = load_address(entry, y) + ranks.to(tl.int64)[:, None] * size
+            low = product_with_a(x_rows, a_rows, rows < end, ranks < rank, 0, in_features, height, rank_block, block)
+            low = (low * tl.load(scales + index)).to(y.dtype.element_ty)
             for n in range(first, last, block):
                 outs = n + tl.arange(0, block)
                 inside = (rows < end)[:, None] & (outs < last)
                 b_block = tl.load(b_rows + (outs - start), mask=(ranks < rank)[:, None] & (outs < last), other=0.0)
                 old = tl.load(y_rows + outs, mask=inside, other=0.0).to(tl.float32)
-                new = tl.dot(scaled, b_block, old, input_precision="ieee")
+                if of_base:
+                    old = add_affine(
+                        old, outs, outs < last, pieces, scales, table, table_width, first_piece, end_piece, out_features
+                    )
+                new = tl.dot(low, b_block, old, input_precision="ieee")
                 tl.store(y_rows + outs, new.to(y.dtype.element_ty), mask=inside)
 
 
@@ -89,6 +92,7 @@ def bgmv(y: Tensor, x: Tensor, slots: TableSlots, step: LoraStep, launch: Launch
         slots.table.shape[1],
         columns.table,
         slots.shape.in_features,
+        slots.shape.out_features,
         height=launch.height,
         rank_block=launch.rank_block,
         block=launch.block,

@@ -1,10 +1,12 @@
 """LoRA of many adapters in one batch: the tokens of a step lie in segments, one adapter each.
 
-    y[segment] += scale * (x[segment] A^T) B^T
+    y[segment] += scale * (gain * y[segment] + offset + (x[segment] A^T) B^T)
 
-The work is by segment and at the adapter's real rank, and tokens without an adapter cost nothing. As attention is, a
-step is described once (`prepare_lora`) and then applied to every adapted layer. This file holds the contract and the
-reference; `on_triton.py` names what runs on a GPU.
+`gain` and `offset` are DoRA's (Liu et al. 2024, arXiv:2402.09353) and those of trained biases; plain LoRA has neither.
+`y` on the right is the base's output, also where several adapters add up. The work is by segment and at the adapter's
+real rank, and tokens without an adapter cost nothing. As attention is, a step is described once (`prepare_lora`) and
+then applied to every adapted layer. This file holds the contract and the reference; `lora_apply.py` is what runs on a
+GPU.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ class LoraShape:
 
     in_features: int
     slices: tuple[int, ...]  # the out_features of each, in the order of the layer's outputs
+    is_embedding: bool = False  # in_features is the vocabulary, x the token ids
 
     @property
     def out_features(self) -> int:
@@ -31,11 +34,12 @@ class LoraShape:
 
 @dataclass(frozen=True, slots=True)
 class LoraPair:
-    """LoRA of one (fused) linear layer, ready to multiply. B holds the adapter's own scaling."""
+    """LoRA of one (fused) layer, ready to multiply. B holds the adapter's own scaling, and DoRA's row scale."""
 
     a: Tensor  # [in_features, rank], the slices' side by side
     b: Tensor  # [rank, out_features], zero but for each slice's rows in that slice's columns
     ranks: tuple[int, ...]  # of each slice, 0 where the adapter leaves it alone; their sum is the rank
+    affine: Tensor | None = None  # fp32 [2, out_features]: gain, offset
 
 
 class LoraSlots(Protocol):
@@ -70,7 +74,7 @@ class AddLora(Protocol):
     def __call__(self, y: Tensor, x: Tensor, slots: LoraSlots) -> None:
         """Add the step's adapters to one layer, whose `slots` the same implementation made.
 
-        y: [T, out_features], changed in place; x: [T, in_features].
+        y: [T, out_features], the base's output, changed in place; x: [T, in_features], or int64 [T] token ids.
         """
 
 
@@ -83,10 +87,17 @@ def prepare_lora(segments: Sequence[Segment], device: torch.device) -> AddLora:
 
     def add_lora(y: Tensor, x: Tensor, slots: LoraSlots) -> None:
         assert isinstance(slots, PairSlots)
-        for segment in segments:
-            pair = slots.pairs[segment.slot]
+        used = [(slice(s.begin, s.end), s.scale, slots.pairs[s.slot]) for s in segments]
+        of_base = [  # before anything is added
+            (rows, scale * (pair.affine[0] * y[rows] + pair.affine[1]))
+            for rows, scale, pair in used
+            if pair is not None and pair.affine is not None
+        ]
+        for rows, scale, pair in used:
             if pair is not None:
-                rows = slice(segment.begin, segment.end)
-                y[rows].addmm_(x[rows] @ pair.a, pair.b, alpha=segment.scale)
+                low = pair.a[x[rows]] if x.dim() == 1 else x[rows] @ pair.a
+                y[rows].addmm_(low, pair.b, alpha=scale)
+        for rows, addition in of_base:
+            y[rows] += addition
 
     return add_lora

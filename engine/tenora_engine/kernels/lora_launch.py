@@ -1,24 +1,28 @@
-"""The launch configurations of the LoRA kernels, all in one place. Chosen by shape; none was measured on a GPU yet.
+"""How the LoRA kernels are launched: which of the two ways a layer takes, and the configuration of each kernel.
 
-Bounds that they keep: operands of a product are at least 16 in every dimension (tensor cores), and what a stage of the
-pipeline holds stays far below the smallest shared memory that is served (64 KiB on gfx942, 99 KiB on sm_89).
+Configurations come from the launch table by classes of shapes: the height of the tiles and the largest rank, rounded up
+to a power of two. Bounds that its rows keep: operands of a product are at least 16 in every dimension (tensor cores),
+and what a pipeline holds stays below the smallest shared memory that is served (64 KiB on gfx942, 99 KiB on sm_89).
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 
-# Steps of at most this many adapted rows are taken for decoding: low tiles, shrink and expand in one launch.
+from tenora_engine.kernels.launch_table import ANY, find
+
+# Steps of at most this many adapted rows are taken for decoding: low tiles, and sums over in_features in parts.
 DECODE_ROWS: Final = 256
 DECODE_HEIGHT: Final = 16
 PREFILL_HEIGHT: Final = 64
 # The largest rank whose intermediate bgmv keeps in registers.
 BGMV_RANK: Final = 128
-
-_OPERAND_BYTES: Final = 16384
+# The largest block of ranks of shrink and expand, which loop over more.
+_RANK_BLOCK: Final = {torch.bfloat16: 64, torch.float32: 32}
 _PROGRAMS: Final = 256  # about two for each multiprocessor of a large GPU
 _MAX_SPLITS: Final = 8
 
@@ -30,33 +34,33 @@ class Launch:
     block: int  # along in_features (shrink), out_features (expand) or both (bgmv)
     num_warps: int
     num_stages: int
+    split: int = 0  # of in_features, by one program of shrink; 0: by the number of programs
 
 
 def tile_height(num_rows: int) -> int:
     return DECODE_HEIGHT if num_rows <= DECODE_ROWS else PREFILL_HEIGHT
 
 
-def sgmv_launch(height: int, rank: int, dtype: torch.dtype) -> Launch:
-    """For the largest rank of the step: of all slices together for shrink, of one for expand."""
-    block = 128 // dtype.itemsize
-    return Launch(height, min(_power_of_two(rank), block), block, 4, 3)
+def is_fused(height: int, rank: int, in_features: int, dtype: torch.dtype, target: str = ANY) -> bool:
+    """Whether bgmv does it: each of its programs reads all of A, which must be small for that."""
+    if height != DECODE_HEIGHT or rank > BGMV_RANK:
+        return False
+    limit = find("lora", target, dtype)["fused_bytes"]
+    return power_of_two(rank) * in_features * dtype.itemsize <= limit
 
 
-def bgmv_launch(rank: int, dtype: torch.dtype) -> Launch:
+@functools.cache
+def sgmv_launch(op: str, height: int, rank: int, dtype: torch.dtype, target: str = ANY) -> Launch:
+    """`op`: shrink or expand; for the largest rank of the step: of all slices together, and of one, respectively."""
+    rank_block = min(power_of_two(rank), _RANK_BLOCK[dtype])
+    return Launch(height, rank_block, **find(op, target, dtype, height=height, rank=rank_block))
+
+
+@functools.cache
+def bgmv_launch(rank: int, dtype: torch.dtype, target: str = ANY) -> Launch:
     """For the largest rank of one slice in the step, at most BGMV_RANK."""
-    rank_block = _power_of_two(rank)
-    block = min(128, _OPERAND_BYTES // (rank_block * dtype.itemsize))
-    num_warps = 8 if rank_block >= 64 and block > 32 else 4  # small blocks over 8 warps left sm_90 a stack of 8 bytes
-    return Launch(DECODE_HEIGHT, rank_block, block, num_warps, 2)
-
-
-def shrink_splits(num_programs: int, in_features: int, block: int) -> int:
-    """In how many parts the sum over in_features is made where there are too few programs: a power of two, each part
-    at least four blocks long."""
-    splits = 1
-    while splits < _MAX_SPLITS and num_programs * splits < _PROGRAMS // 2 and in_features >= 8 * splits * block:
-        splits *= 2
-    return splits
+    rank_block = power_of_two(rank)
+    return Launch(DECODE_HEIGHT, rank_block, **find("bgmv", target, dtype, rank=rank_block))
 
 
 def bgmv_width(num_tiles: int, out_features: int, block: int) -> int:
@@ -67,5 +71,20 @@ def bgmv_width(num_tiles: int, out_features: int, block: int) -> int:
     return width
 
 
-def _power_of_two(rank: int) -> int:
+def power_of_two(rank: int) -> int:
+    """The class of a rank: at least what a tensor core takes."""
     return max(16, 1 << (rank - 1).bit_length())
+
+
+def num_splits(launch: Launch, num_programs: int, in_features: int) -> int:
+    """In how many parts shrink makes the sum over in_features.
+
+    Of few rows: parts of one length, so that a row's sum is the same in any batch, and a long sum has many programs.
+    Of many: a power of two where there are few programs, each part at least four blocks long, else one.
+    """
+    if launch.split:
+        return -(-in_features // launch.split)
+    splits = 1
+    while splits < _MAX_SPLITS and num_programs * splits < _PROGRAMS // 2 and in_features >= 8 * splits * launch.block:
+        splits *= 2
+    return splits

@@ -1,7 +1,7 @@
 """Adapters in a GPU's memory: each at its real rank in memory of its own, and a table of where they are.
 
-The kernels read addresses and ranks from the table, which never moves: a slot's content can change between two replays
-of a CUDA graph. An adapter of rank 8 costs rank-8 memory, whatever lies in the other slots.
+The kernels read addresses and ranks from the table, which never moves: a slot can change its content between two
+replays of a CUDA graph. An adapter of rank 8 costs rank-8 memory, whatever lies in the other slots.
 """
 
 from __future__ import annotations
@@ -30,15 +30,19 @@ class Columns:
 class TableSlots:
     """The adapters of one layer by slot.
 
-    `table`: int64 [num_slots, 2 + 3 S] for S slices. A slot's row is the address of its A, its rank, and for each
-    slice the address of its B, the first of its ranks in A, and how many they are. All zero: nothing to add.
+    `table`: int64 [num_slots, 3 + 3 S] for S slices. A slot's row is the address of its A, its rank, the address of its
+    gain and offset (0: it has none), and for each slice the address of its B, the first of its ranks in A, and how many
+    they are. All zero: nothing to add. A lies as [rank, in_features], of an embedding as [in_features, rank]; B of each
+    slice as [rank, size].
     """
 
     def __init__(self, shape: LoraShape, num_slots: int, dtype: torch.dtype, device: torch.device) -> None:
         self.shape = shape
         self.dtype = dtype
-        self.table = torch.zeros(num_slots, 2 + 3 * len(shape.slices), dtype=torch.int64, device=device)
-        self.ranks = np.zeros((num_slots, len(shape.slices)), dtype=np.int64)  # the host's copy
+        self.table = torch.zeros(num_slots, 3 + 3 * len(shape.slices), dtype=torch.int64, device=device)
+        # The host's copy: of each slice, and whether there is more than the product.
+        self.ranks = np.zeros((num_slots, len(shape.slices)), dtype=np.int64)
+        self.affine = np.zeros(num_slots, dtype=bool)
         # Whether every row and every chunk begins at a multiple of 16 elements, so that loads can be wide.
         self.aligned = shape.in_features % 16 == 0 and all(size % 16 == 0 for size in shape.slices)
         self._placed: list[tuple[Tensor, ...]] = [()] * num_slots  # what the addresses point to
@@ -50,15 +54,19 @@ class TableSlots:
         placed: tuple[Tensor, ...] = ()
         if pair is not None:
             self._check(pair)
-            a = pair.a.to(self.table.device).t().contiguous()  # [rank, in_features]
-            placed = (a, *self._slices(pair))
-            row[:2] = [a.data_ptr(), a.shape[0]]
+            a = pair.a if self.shape.is_embedding else pair.a.t()
+            placed = (self._place(a, self.dtype), *self._slices(pair))
+            row[:2] = [placed[0].data_ptr(), pair.a.shape[1]]
             first = 0
             for index, (b, rank) in enumerate(zip(placed[1:], pair.ranks, strict=True)):
-                row[2 + 3 * index : 5 + 3 * index] = [b.data_ptr(), first, rank]
+                row[3 + 3 * index : 6 + 3 * index] = [b.data_ptr(), first, rank]
                 first += rank
-        self.table[slot].copy_(torch.tensor(row))
+            if pair.affine is not None:
+                placed = (*placed, self._place(pair.affine, torch.float32))
+                row[2] = placed[-1].data_ptr()
+        self.table[slot].copy_(self._on_host(torch.tensor(row)), non_blocking=True)
         self.ranks[slot] = 0 if pair is None else pair.ranks
+        self.affine[slot] = row[2] != 0
         self._placed[slot] = placed
 
     def columns(self, width: int) -> Columns:
@@ -77,10 +85,18 @@ class TableSlots:
         row = column = 0
         blocks = []
         for rank, size in zip(pair.ranks, self.shape.slices, strict=True):
-            block = torch.empty(rank, size, dtype=self.dtype, device=self.table.device)
-            blocks.append(block.copy_(pair.b[row : row + rank, column : column + size]))
+            blocks.append(self._place(pair.b[row : row + rank, column : column + size], self.dtype))
             row, column = row + rank, column + size
         return blocks
+
+    def _place(self, values: Tensor, dtype: torch.dtype) -> Tensor:
+        """A dense copy on the device, in the order of the stream that the steps run on: nobody waits for it."""
+        place = torch.empty(values.shape, dtype=dtype, device=self.table.device)
+        return place.copy_(self._on_host(values.contiguous()), non_blocking=True)
+
+    def _on_host(self, values: Tensor) -> Tensor:
+        """Where a copy to the device does not make the host wait; the allocator keeps it until the copy is done."""
+        return values.pin_memory() if self.table.is_cuda and not values.is_cuda else values
 
     def _check(self, pair: LoraPair) -> None:
         rank = sum(pair.ranks)
@@ -90,3 +106,6 @@ class TableSlots:
             raise ValueError(f"LoRA of {len(pair.ranks)} slices for a layer {self.shape}")
         if pair.a.dtype != self.dtype or pair.b.dtype != self.dtype:
             raise ValueError(f"LoRA in {pair.a.dtype}, {pair.b.dtype} for a layer in {self.dtype}")
+        affine = pair.affine
+        if affine is not None and (affine.shape != (2, self.shape.out_features) or affine.dtype != torch.float32):
+            raise ValueError(f"LoRA with gain and offset {affine.dtype} {tuple(affine.shape)} for a layer {self.shape}")

@@ -1,12 +1,12 @@
 """LoRA of any number of rows in two launches: `shrink` multiplies with A into scratch memory, `expand` with B.
 
     scratch[piece] = x[piece] A^T               fp32 [num_splits, num_scratch_rows, width]
-    y[tile] += sum over its pieces of (scale * scratch[piece]) B^T
+    y[tile] += sum over its pieces of scale * (gain * y[tile] + offset + scratch[piece] B^T)
 
-The reference is `lora.prepare_lora`; tiles and pieces are those of `lora_tiles`, addresses and ranks those of
-`lora_slots`. Loops end at a slot's real rank. The sum over in_features may be split among programs; `expand` adds the
-parts in their order, so that there are no atomics and a result is the same every time. Only what was written of the
-scratch memory is read.
+For an adapted embedding `gather` takes the place of `shrink`: a token's product with A is a row of it. The reference is
+`lora.prepare_lora`. Loops end at a slot's real rank. The sum over in_features may be split among programs; `expand`
+adds the parts in their order, so that there are no atomics and a result is the same every time. Only what was written
+of the scratch memory is read; empty tiles and pieces do nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tenora_engine.kernels.lora_launch import Launch, shrink_splits
+from tenora_engine.kernels.lora_launch import Launch, num_splits
+from tenora_engine.kernels.lora_read import add_affine, load_address, product_with_a, read_chunk, read_tile, slot_of
 from tenora_engine.kernels.lora_slots import TableSlots
 from tenora_engine.kernels.lora_step import LoraStep
 
@@ -39,28 +40,47 @@ def shrink_kernel(
     block: tl.constexpr,
 ):
     """Program (piece, rank block and split): its rows times its rows of A, over its part of in_features."""
-    piece = pieces + tl.program_id(0) * 4
-    begin, end, slot, first = tl.load(piece), tl.load(piece + 1), tl.load(piece + 2), tl.load(piece + 3)
+    begin, end, _, first = read_tile(pieces, tl.program_id(0))
     split = tl.program_id(1) // num_rank_blocks
     first_rank = tl.program_id(1) % num_rank_blocks * rank_block
-    row = table + slot.to(tl.int64) * table_width
+    row = slot_of(pieces, table, table_width, tl.program_id(0))
     rank = tl.load(row + 1)
-    if first_rank < rank:
-        a = tl.multiple_of(tl.load(row).to(tl.pointer_type(x.dtype.element_ty)), 16)
+    if (first_rank < rank) & (begin < end):
         rows = begin + tl.arange(0, height)
         ranks = first_rank + tl.arange(0, rank_block)
         x_rows = x + rows.to(tl.int64)[:, None] * x_stride
-        a_rows = a + ranks.to(tl.int64)[:, None] * in_features
-        sums = tl.full((height, rank_block), 0.0, tl.float32)
-        split_end = tl.minimum((split + 1) * split_size, in_features)
-        for start in range(split * split_size, split_end, block):
-            inner = start + tl.arange(0, block)
-            x_block = tl.load(x_rows + inner, mask=(rows < end)[:, None] & (inner < split_end), other=0.0)
-            a_block = tl.load(a_rows + inner, mask=(ranks < rank)[:, None] & (inner < split_end), other=0.0)
-            sums = tl.dot(x_block, a_block.T, sums, input_precision="ieee")
+        a_rows = load_address(row, x) + ranks.to(tl.int64)[:, None] * in_features
+        start = split * split_size
+        stop = tl.minimum(start + split_size, in_features)
+        low = product_with_a(x_rows, a_rows, rows < end, ranks < rank, start, stop, height, rank_block, block)
         scratch_rows = split.to(tl.int64) * num_scratch_rows + first + tl.arange(0, height)
         places = scratch + scratch_rows[:, None] * width + ranks
-        tl.store(places, sums, mask=(rows < end)[:, None] & (ranks < rank))
+        tl.store(places, low, mask=(rows < end)[:, None] & (ranks < rank))
+
+
+@triton.jit
+def gather_kernel(
+    token_ids,  # int64 [T]
+    pieces,  # int32 [num_pieces, 4]
+    table,  # int64 [num_slots, table_width]
+    table_width: tl.constexpr,
+    like,  # of the adapters' dtype
+    scratch,  # fp32 [num_scratch_rows, width]
+    width,
+    height: tl.constexpr,
+    rank_block: tl.constexpr,
+):
+    """Program (piece, rank block): the tokens' rows of A, which lies as [vocabulary, rank] here."""
+    begin, end, _, first = read_tile(pieces, tl.program_id(0))
+    row = slot_of(pieces, table, table_width, tl.program_id(0))
+    rank = tl.load(row + 1)
+    ranks = tl.program_id(1) * rank_block + tl.arange(0, rank_block)
+    rows = begin + tl.arange(0, height)
+    inside = (rows < end)[:, None] & (ranks < rank)
+    tokens = tl.load(token_ids + rows, mask=rows < end, other=0)
+    low = tl.load(load_address(row, like) + tokens[:, None] * rank + ranks, mask=inside, other=0.0)
+    scratch_rows = (first + tl.arange(0, height)).to(tl.int64)
+    tl.store(scratch + scratch_rows[:, None] * width + ranks, low.to(tl.float32), mask=inside)
 
 
 @triton.jit(do_not_specialize=["num_scratch_rows"])
@@ -73,6 +93,7 @@ def expand_kernel(
     table,  # int64 [num_slots, table_width]
     table_width: tl.constexpr,
     columns,  # int32 [num_chunks, 5]
+    out_features,
     scratch,  # fp32 [num_splits, num_scratch_rows, width]
     num_splits,
     num_scratch_rows,
@@ -83,40 +104,38 @@ def expand_kernel(
     aligned: tl.constexpr,
 ):
     """Program (tile, chunk of `block` columns): what all pieces of the tile add to these outputs, added once."""
-    tile = tiles + tl.program_id(0) * 4
-    begin, end, first_piece, end_piece = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2), tl.load(tile + 3)
-    chunk = columns + tl.program_id(1) * 5
-    part, start, size = tl.load(chunk), tl.load(chunk + 3), tl.load(chunk + 4)
-    first, last = tl.load(chunk + 1), tl.load(chunk + 2)
-    if aligned:
-        first, last = tl.multiple_of(first, 16), tl.multiple_of(last, 16)
-        start, size = tl.multiple_of(start, 16), tl.multiple_of(size, 16)
+    begin, end, first_piece, end_piece = read_tile(tiles, tl.program_id(0))
+    part, first, last, start, size = read_chunk(columns, tl.program_id(1), aligned)
     rows = begin + tl.arange(0, height)
     outs = first + tl.arange(0, block)
+    split_stride = num_scratch_rows.to(tl.int64) * width
     sums = tl.full((height, block), 0.0, tl.float32)
-    total_rank = tl.full((), 0, tl.int64)
+    something = tl.full((), 0, tl.int64)  # a rank or a gain: there is something to add
     for index in range(first_piece, end_piece):
-        slot, first_row = tl.load(pieces + index * 4 + 2), tl.load(pieces + index * 4 + 3)
-        scale = tl.load(scales + index)
-        entry = table + slot.to(tl.int64) * table_width + 2 + part * 3
-        b = tl.multiple_of(tl.load(entry).to(tl.pointer_type(y.dtype.element_ty)), 16)
+        row = slot_of(pieces, table, table_width, index)
+        entry = row + 3 + part * 3
+        b = load_address(entry, y)
         first_rank, rank = tl.load(entry + 1), tl.load(entry + 2)
-        total_rank += rank
-        scratch_rows = scratch + (first_row + tl.arange(0, height)).to(tl.int64)[:, None] * width + first_rank
-        split_stride = num_scratch_rows.to(tl.int64) * width
+        something |= rank | tl.load(row + 2)
+        scratch_rows = (tl.load(pieces + index * 4 + 3) + tl.arange(0, height)).to(tl.int64)
+        low_rows = scratch + scratch_rows[:, None] * width + first_rank
+        scale = tl.load(scales + index)
         for r in range(0, rank, rank_block):
             ranks = r + tl.arange(0, rank_block)
             inside = (rows < end)[:, None] & (ranks < rank)
-            v = tl.load(scratch_rows + ranks, mask=inside, other=0.0)
+            low = tl.load(low_rows + ranks, mask=inside, other=0.0)
             for split in range(1, num_splits):
-                v += tl.load(scratch_rows + split * split_stride + ranks, mask=inside, other=0.0)
+                low += tl.load(low_rows + split * split_stride + ranks, mask=inside, other=0.0)
             b_places = b + ranks.to(tl.int64)[:, None] * size + (outs - start)
             b_block = tl.load(b_places, mask=(ranks < rank)[:, None] & (outs < last), other=0.0)
-            sums = tl.dot((v * scale).to(y.dtype.element_ty), b_block, sums, input_precision="ieee")
-    if total_rank > 0:
+            sums = tl.dot((low * scale).to(y.dtype.element_ty), b_block, sums, input_precision="ieee")
+    if something != 0:
         places = y + rows.to(tl.int64)[:, None] * y_stride + outs
         inside = (rows < end)[:, None] & (outs < last)
         old = tl.load(places, mask=inside, other=0.0).to(tl.float32)
+        old = add_affine(
+            old, outs, outs < last, pieces, scales, table, table_width, first_piece, end_piece, out_features
+        )
         tl.store(places, (old + sums).to(y.dtype.element_ty), mask=inside)
 
 
@@ -124,11 +143,11 @@ def shrink(x: Tensor, slots: TableSlots, step: LoraStep, launch: Launch) -> Tens
     """The product with A of all slices, for each piece; fp32 [num_splits, num_scratch_rows, width]."""
     num_rank_blocks = triton.cdiv(step.largest_rank(slots), launch.rank_block)
     in_features = slots.shape.in_features
-    num_splits = shrink_splits(step.num_pieces * num_rank_blocks, in_features, launch.block)
-    split_size = triton.cdiv(triton.cdiv(in_features, launch.block), num_splits) * launch.block
+    splits = num_splits(launch, step.num_pieces * num_rank_blocks, in_features)
+    split_size = triton.cdiv(triton.cdiv(in_features, launch.block), splits) * launch.block
     width = num_rank_blocks * launch.rank_block
-    scratch = torch.empty(num_splits, step.num_scratch_rows, width, dtype=torch.float32, device=x.device)
-    shrink_kernel[(step.num_pieces, num_rank_blocks * num_splits)](
+    scratch = torch.empty(splits, step.num_scratch_rows, width, dtype=torch.float32, device=x.device)
+    shrink_kernel[(step.num_pieces, num_rank_blocks * splits)](
         x,
         x.stride(0),
         step.pieces,
@@ -149,6 +168,25 @@ def shrink(x: Tensor, slots: TableSlots, step: LoraStep, launch: Launch) -> Tens
     return scratch
 
 
+def gather(token_ids: Tensor, y: Tensor, slots: TableSlots, step: LoraStep, launch: Launch) -> Tensor:
+    """As `shrink`, for an embedding: fp32 [1, num_scratch_rows, width]."""
+    num_rank_blocks = triton.cdiv(step.largest_rank(slots), launch.rank_block)
+    width = num_rank_blocks * launch.rank_block
+    scratch = torch.empty(1, step.num_scratch_rows, width, dtype=torch.float32, device=y.device)
+    gather_kernel[(step.num_pieces, num_rank_blocks)](
+        token_ids,
+        step.pieces,
+        slots.table,
+        slots.table.shape[1],
+        y,
+        scratch,
+        width,
+        height=launch.height,
+        rank_block=launch.rank_block,
+    )
+    return scratch
+
+
 def expand(y: Tensor, scratch: Tensor, slots: TableSlots, step: LoraStep, launch: Launch) -> None:
     """Add to y, [T, out_features], the product of what `shrink` gave with each slice's B."""
     columns = slots.columns(launch.block)
@@ -161,6 +199,7 @@ def expand(y: Tensor, scratch: Tensor, slots: TableSlots, step: LoraStep, launch
         slots.table,
         slots.table.shape[1],
         columns.table,
+        slots.shape.out_features,
         scratch,
         scratch.shape[0],
         step.num_scratch_rows,

@@ -3,21 +3,22 @@ of its own: whether a kernel is interpreted is decided when it is imported."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import triton.language as tl
 from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
-from tenora_engine.kernels import REFERENCE, lora_launch, on_triton
+from tenora_engine.kernels import REFERENCE, lora_apply, lora_launch
 from tenora_engine.kernels.bgmv import bgmv
 from tenora_engine.kernels.lora import LoraPair, LoraShape, Segment
 from tenora_engine.kernels.lora_slots import TableSlots
 from tenora_engine.kernels.lora_step import LoraStep
 from tenora_engine.kernels.sgmv import expand, shrink
+
+pytest_plugins = ["interpreted"]
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
@@ -26,33 +27,9 @@ Ranks = Sequence[tuple[int, ...]]  # by slot, of each slice
 
 
 @pytest.fixture(autouse=True)
-def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody wrote reads as NaN."""
-    empty = torch.empty
-
-    def poisoned(*size: Any, **options: Any) -> torch.Tensor:
-        return empty(*size, **options).fill_(float("nan"))
-
-    monkeypatch.setattr(torch, "empty", poisoned)
-
-
-@pytest.fixture(autouse=True)
-def products_of_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter keeps bf16 as 16-bit integers, and its dot multiplies those: hand it the values, exactly."""
-    create_dot = InterpreterBuilder.create_dot
-
-    def dot(builder: InterpreterBuilder, a: Any, b: Any, *rest: Any) -> Any:
-        if a.dtype.scalar == tl.bfloat16:
-            a, b = builder.cast_impl(a, tl.float32), builder.cast_impl(b, tl.float32)
-        return create_dot(builder, a, b, *rest)
-
-    monkeypatch.setattr(InterpreterBuilder, "create_dot", dot)
-
-
-@pytest.fixture(autouse=True)
 def guarded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No load touches memory outside the kernel's arguments and the adapters in slots, not even for a value that is
-    dropped: on a GPU that can be a fault."""
+    """In place of the plugin's, which knows no adapters in slots: no load touches memory outside them and the kernel's
+    arguments, not even for a value that is dropped: on a GPU that can be a fault."""
     made: list[TableSlots] = []
     begins, ends = np.empty(0, np.uint64), np.empty(0, np.uint64)  # of the memory that this launch may read
     make, arguments, load = TableSlots.__init__, GridExecutor._init_args_hst, InterpreterBuilder.create_masked_load
@@ -88,49 +65,61 @@ class Case:
     """Random adapters on one layer. The rows of x and y have NaN behind them, and x is NaN where no adapter looks."""
 
     def __init__(
-        self, shape: LoraShape, ranks: Ranks, segments: Sequence[Segment], num_rows: int, dtype: torch.dtype
+        self,
+        shape: LoraShape,
+        ranks: Ranks,
+        segments: Sequence[Segment],
+        num_rows: int,
+        dtype: torch.dtype,
+        affine: Collection[int] = (),
     ) -> None:
+        """`affine`: the slots whose adapters have a gain and an offset too."""
         generator = torch.Generator().manual_seed(7)
 
         def make(rows: int, columns: int) -> torch.Tensor:
             return torch.randn(rows, columns, generator=generator).to(dtype)
 
         self.segments, self.dtype, self.shape = segments, dtype, shape
-        self.x = torch.full((num_rows, shape.in_features + 3), float("nan"), dtype=dtype)[:, : shape.in_features]
-        for segment in segments:
-            rows = slice(segment.begin, segment.end)
-            self.x[rows] = make(segment.end - segment.begin, shape.in_features)
+        if shape.is_embedding:
+            self.x = torch.randint(shape.in_features, (num_rows,), generator=generator)
+        else:
+            self.x = torch.full((num_rows, shape.in_features + 3), float("nan"), dtype=dtype)[:, : shape.in_features]
+            for segment in segments:
+                self.x[segment.begin : segment.end] = make(segment.end - segment.begin, shape.in_features)
         self.around = torch.full((num_rows, shape.out_features + 5), float("nan"), dtype=dtype)
         self.y = self.around[:, : shape.out_features]
         self.y.copy_(make(num_rows, shape.out_features))
-        self.pairs = [self._pair(of_slices, make) for of_slices in ranks]
+        self.pairs = [self._pair(of_slices, slot in affine, make) for slot, of_slices in enumerate(ranks)]
         self.slots = TableSlots(shape, len(ranks), dtype, CPU)
         for slot, pair in enumerate(self.pairs):
             self.slots.put(slot, pair)
 
-    def _pair(self, ranks: tuple[int, ...], make: Any) -> LoraPair | None:
-        if not sum(ranks):
+    def _pair(self, ranks: tuple[int, ...], is_affine: bool, make: Any) -> LoraPair | None:
+        if not sum(ranks) and not is_affine:
             return None
         a, b = make(self.shape.in_features, sum(ranks)), torch.zeros(sum(ranks), self.shape.out_features)
         row = column = 0
         for rank, size in zip(ranks, self.shape.slices, strict=True):
             b[row : row + rank, column : column + size] = make(rank, size)
             row, column = row + rank, column + size
-        return LoraPair(a, b.to(self.dtype), ranks)
+        affine = make(2, self.shape.out_features).float() if is_affine else None
+        return LoraPair(a, b.to(self.dtype), ranks, affine)
 
     def wanted(self) -> torch.Tensor:
         """The reference in float64."""
         slots = REFERENCE.make_lora_slots(self.shape, len(self.pairs), torch.float64, CPU)
         for slot, pair in enumerate(self.pairs):
-            slots.put(slot, pair and LoraPair(pair.a.double(), pair.b.double(), pair.ranks))
+            if pair is not None:
+                affine = None if pair.affine is None else pair.affine.double()
+                slots.put(slot, LoraPair(pair.a.double(), pair.b.double(), pair.ranks, affine))
         y = self.y.double()
-        REFERENCE.prepare_lora(self.segments, CPU)(y, self.x.double(), slots)
+        REFERENCE.prepare_lora(self.segments, CPU)(y, self.x.double() if self.x.is_floating_point() else self.x, slots)
         return y
 
     def check(self, *, again: bool = True) -> None:
         """Right, the same bits `again`, and nothing written where no adapter is or behind the rows."""
         before, wanted = self.around.clone(), self.wanted()
-        add_lora = on_triton.prepare_lora(self.segments, CPU)
+        add_lora = lora_apply.prepare_lora(self.segments, CPU)
         add_lora(self.y, self.x, self.slots)
         error = (self.y.double() - wanted).abs().max() / wanted.abs().max()
         assert error < tolerance(self.dtype)
@@ -149,10 +138,11 @@ class Case:
 MIXED: Ranks = [(1, 0, 1), (8, 8, 8), (0, 0, 0), (0, 33, 0), (128, 16, 64), (4, 4, 4)]
 
 
-@pytest.fixture(params=["bgmv", "sgmv"])
+@pytest.fixture(params=["bgmv", "sgmv", "sgmv-low"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways for the same rows, whatever their number."""
-    monkeypatch.setattr(lora_launch, "DECODE_ROWS", 10**6 if request.param == "bgmv" else 0)
+    """All ways for the same rows, whatever their number: sgmv with the tiles of prefilling and of decoding."""
+    monkeypatch.setattr(lora_launch, "DECODE_ROWS", 0 if request.param == "sgmv" else 10**6)
+    monkeypatch.setattr(lora_apply, "is_fused", lambda *_: request.param == "bgmv")
     return str(request.param)
 
 
@@ -170,6 +160,21 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 )
 def test_any_segments(path: str, segments: Sequence[Segment], num_rows: int, dtype: torch.dtype):
     Case(QKV, MIXED, segments, num_rows, dtype).check()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gain_and_offset(path: str, dtype: torch.dtype):
+    """DoRA: of the base's output also where adapters add up, in any order; with the product, in one slice, alone."""
+    segments = [Segment(0, 20, 0, 1.0), Segment(0, 20, 1, -0.5), Segment(0, 20, 2, 2.0), Segment(22, 23, 3, 1.0)]
+    Case(QKV, [(4, 4, 4), (0, 17, 0), (8, 8, 8), (0, 0, 0)], segments, 24, dtype, affine=(1, 2, 3)).check()
+
+
+@pytest.mark.parametrize("rank", [1, 70])
+def test_embedding(path: str, rank: int):
+    """A token's product with A is a row of it."""
+    shape = LoraShape(50, (70,), is_embedding=True)
+    segments = [Segment(0, 3, 0, 2.0), Segment(2, 20, 1, 1.0)]
+    Case(shape, [(rank,), (5,)], segments, 21, torch.bfloat16).check()
 
 
 @pytest.mark.parametrize("rank", [1, 2, 15, 16, 17, 63, 64, 65, 128])
@@ -193,6 +198,7 @@ def test_a_rank_beyond_the_registers_takes_the_other_way():
     Case(LoraShape(20, (30,)), [(129,), (4,)], [Segment(0, 2, 0, 1.0), Segment(2, 3, 1, 1.0)], 3, torch.float32).check()
 
 
+@pytest.mark.parametrize("path", ["bgmv", "sgmv"], indirect=True)
 def test_200_adapters(path: str):
     """One token each, ranks mixed, up to the largest that decoding meets."""
     ranks = [(1 + 37 * slot % (128 if path == "bgmv" else 24),) for slot in range(200)]
@@ -207,7 +213,7 @@ def test_no_adapter_launches_nothing(monkeypatch: pytest.MonkeyPatch):
         raise AssertionError("a kernel was launched")
 
     for kernel in ("bgmv", "shrink", "expand"):
-        monkeypatch.setattr(on_triton, kernel, launched)
+        monkeypatch.setattr(lora_apply, kernel, launched)
     Case(QKV, [(8, 8, 8), (0, 0, 0)], [], 5, torch.float32).check()
     Case(QKV, [(8, 8, 8), (0, 0, 0)], [Segment(0, 5, 1, 1.0)], 5, torch.float32).check()
     with pytest.raises(AssertionError, match="launched"):
@@ -228,12 +234,12 @@ def test_a_slot_gets_other_content():
 @pytest.mark.parametrize("num_splits", [1, 2, 4, 8])
 def test_shrink_in_parts(num_splits: int):
     """The sum over in_features in as many parts as its length allows: they add up to the product."""
-    block = lora_launch.sgmv_launch(16, 16, torch.float32).block
+    block = lora_launch.sgmv_launch("shrink", 64, 16, torch.float32).block
     case = Case(
         LoraShape(8 * num_splits * block // 2 + 5, (8, 8)), [(3, 20)], [Segment(1, 4, 0, 1.0)], 5, torch.float32
     )
     step = LoraStep(case.segments, CPU)
-    scratch = shrink(case.x, case.slots, step, lora_launch.sgmv_launch(step.height, 23, torch.float32))
+    scratch = shrink(case.x, case.slots, step, lora_launch.sgmv_launch("shrink", 64, 23, torch.float32))
     pair = case.pairs[0]
     assert pair is not None
     assert scratch.shape == (num_splits, 3, 32)
@@ -250,7 +256,7 @@ def test_expand_adds_the_parts():
     assert pair is not None
     wanted = case.y.clone()
     wanted[1:4] += 0.5 * scratch[:, :, :23].sum(0) @ pair.b
-    expand(case.y, scratch, case.slots, step, lora_launch.sgmv_launch(step.height, 20, torch.float32))
+    expand(case.y, scratch, case.slots, step, lora_launch.sgmv_launch("expand", step.height, 20, torch.float32))
     torch.testing.assert_close(case.y, wanted, atol=2e-5, rtol=1e-5)
 
 
@@ -280,7 +286,7 @@ def test_bgmv_in_chunks_of_any_width(monkeypatch: pytest.MonkeyPatch):
 def test_what_does_not_fit_is_refused(x: torch.Tensor, y: torch.Tensor):
     case = Case(QKV, [(8, 8, 8)], [Segment(0, 4, 0, 1.0)], 4, torch.float32)
     with pytest.raises(ValueError, match=r"x |segments|rows"):
-        on_triton.prepare_lora(case.segments, CPU)(y, x, case.slots)
+        lora_apply.prepare_lora(case.segments, CPU)(y, x, case.slots)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,82 @@
+"""The table of launch configurations: `launches.json`, a row per operation, target, dtype and class of shapes.
+
+Rows for the target `*` ship for every GPU and are reasoned; `python -m tenora_engine tune` measures on a GPU and writes
+rows for that one (`sm_90`, `gfx942`), into the shipped table or one of its own, which TENORA_ENGINE_LAUNCHES names.
+A row for the target is taken before one for `*`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+SHIPPED: Final = Path(__file__).with_name("launches.json")
+OWN_TABLE: Final = "TENORA_ENGINE_LAUNCHES"
+ANY: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    op: str
+    target: str  # of a GPU, or ANY
+    dtype: str
+    shape: Mapping[str, int]  # the class that it was chosen for
+    launch: Mapping[str, int]
+    microseconds: float | None = None  # measured, where the tuner wrote it
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self.op, self.target, self.dtype, tuple(sorted(self.shape.items()))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Raises OSError, ValueError and TypeError for what is not a table."""
+    return [Row(**fields) for fields in json.loads(path.read_text())]
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """One row a line, so that a difference can be read."""
+    lines = []
+    for row in sorted(rows, key=lambda row: row.key):
+        fields = {name: getattr(row, name) for name in ("op", "target", "dtype", "shape", "launch", "microseconds")}
+        if row.microseconds is None:
+            del fields["microseconds"]
+        lines.append(json.dumps(fields))
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def merge(rows: Sequence[Row], newer: Sequence[Row]) -> list[Row]:
+    return list({row.key: row for row in [*rows, *newer]}.values())
+
+
+@functools.cache
+def _table() -> Mapping[tuple[Any, ...], Row]:
+    rows = read_rows(SHIPPED)
+    if own := os.environ.get(OWN_TABLE):
+        rows = merge(rows, read_rows(Path(own)))
+    return {row.key: row for row in rows}
+
+
+def find(op: str, target: str, dtype: torch.dtype, **shape: int) -> Mapping[str, int]:
+    """The launch of the row for exactly this class of shapes. Raises KeyError where there is none."""
+    table, of_shape = _table(), tuple(sorted(shape.items()))
+    name = str(dtype).removeprefix("torch.")
+    row = table.get((op, target, name, of_shape)) or table[op, ANY, name, of_shape]
+    return row.launch
+
+
+@functools.cache
+def target_of(device: torch.device) -> str:
+    if device.type != "cuda":
+        return ANY
+    if torch.version.hip:
+        return str(torch.cuda.get_device_properties(device).gcnArchName).split(":")[0]
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
