@@ -71,7 +71,7 @@ class OpenAiClient:
         address = Address.of(api_url)
         self._pool = Pool(address, clock)
         self._path = address.path + ("/chat/completions" if options.api is Api.CHAT else "/completions")
-        self._host = f"{address.host}:{address.port}"
+        self._host = address.authority
 
     async def send(self, call: Call, record: Record) -> None:
         """Ask, and fill in the record. Raises nothing but CancelledError: what goes wrong is the record's failure."""

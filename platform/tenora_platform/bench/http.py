@@ -24,6 +24,7 @@ OnBody = Callable[[bytes, float], None]  # (bytes, the instant at which they arr
 class Address:
     host: str
     port: int
+    authority: str  # as the Host header has it
     path: str  # what the URL adds before the endpoint's own path
     tls: ssl.SSLContext | None
 
@@ -34,7 +35,8 @@ class Address:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is no http or https URL")
         tls = ssl.create_default_context() if parts.scheme == "https" else None
-        return cls(parts.hostname, parts.port or (443 if tls else 80), parts.path.rstrip("/"), tls)
+        authority = parts.netloc.rpartition("@")[2]
+        return cls(parts.hostname, parts.port or (443 if tls else 80), authority, parts.path.rstrip("/"), tls)
 
 
 class Connection(asyncio.Protocol):

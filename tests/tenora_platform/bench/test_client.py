@@ -10,6 +10,7 @@ import pytest
 from scripted_server import CHUNKED, DONE, End, ScriptedServer, Step, chunk, delta, event, refusal, usage, whole
 
 from tenora_platform.bench.client import ClientOptions, OpenAiClient
+from tenora_platform.bench.http import Address
 from tenora_platform.bench.record import Record, Usage
 from tenora_platform.bench.targets import Api
 from tenora_platform.bench.workload import Call
@@ -182,3 +183,17 @@ async def test_a_connection_that_was_idle_for_long_is_not_trusted(server: Script
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="is no http or https URL"):
         OpenAiClient(url, ClientOptions(), time.monotonic)
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "authority"),
+    [
+        ("http://127.0.0.1:8080/v1/", "127.0.0.1", 8080, "127.0.0.1:8080"),
+        ("http://[::1]:8080/v1", "::1", 8080, "[::1]:8080"),
+        ("https://user@api.example/v1", "api.example", 443, "api.example"),
+    ],
+)
+def test_an_address_is_taken_apart(url: str, host: str, port: int, authority: str) -> None:
+    address = Address.of(url)
+    assert (address.host, address.port, address.authority, address.path) == (host, port, authority, "/v1")
+    assert (address.tls is not None) == url.startswith("https")
