@@ -24,7 +24,7 @@ from tenora_engine.kernels.rope import rotate
 
 # The formats, and the largest magnitude of each. e4m3 has no infinity: beyond 448 is NaN.
 LARGEST: Final = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
-# A vector of smaller magnitude than this is stored as zeros: below it the scale itself would lose its digits.
+# Vectors of less than this are stored with the scale of this: a smaller scale would lose its own digits, or be 0.
 SMALLEST: Final = 1e-30
 
 
