@@ -37,9 +37,9 @@ class Capacity:
     vocab_size: int
     eos_token_ids: frozenset[int]
     max_model_len: int  # tokens, prompt and completion together
-    kv_tokens: int  # tokens that fit in the whole KV cache
+    kv_tokens: int  # tokens that fit in one tenant's share of the KV cache
     kv_dtype: str
-    num_adapter_slots: int
+    num_adapter_slots: int  # that one tenant may use at once
 
 
 def admit(submit: Submit, route: bytes, now: float, capacity: Capacity) -> Request:
@@ -58,7 +58,7 @@ def admit(submit: Submit, route: bytes, now: float, capacity: Capacity) -> Reque
     max_new_tokens = min(sampling.max_tokens, capacity.max_model_len - len(submit.token_ids))
     needed = len(submit.token_ids) + max_new_tokens
     if needed > capacity.kv_tokens:
-        _invalid(f"prompt and completion need room for {needed} tokens; this engine has {capacity.kv_tokens} in all")
+        _invalid(f"prompt and completion need room for {needed} tokens; this engine has {capacity.kv_tokens} at most")
 
     ignored = capacity.eos_token_ids if sampling.ignore_eos else frozenset()
     seed = secrets.randbits(64) if sampling.seed is None else sampling.seed & (2**64 - 1)

@@ -33,7 +33,7 @@ from tenora_engine.model.hf_config import read_spec
 from tenora_engine.model.spec import ModelSpec, UnsupportedModel
 from tenora_engine.model.weights import load_weights
 from tenora_engine.runner import Runner
-from tenora_engine.scheduler import Limits, Scheduler
+from tenora_engine.scheduler import Limits, Scheduler, SwapCost
 from tenora_engine.speculation import Speculator
 
 log = logging.getLogger(__name__)
@@ -87,11 +87,18 @@ def build_engine(
     loader = AdapterLoader(AdapterSource(store, base, spec, dtype).load, wake)
     residency = Residency(slots, config.adapter_slots, config.host_adapters, loader, clock)
     runner = Runner(decoder, memory, config.block_size, slots.adapters)
-    executor = Executor(runner, BlockCopies(memory, 0), config.block_size, residency.slot_of, clock)
+    executor = Executor(runner, BlockCopies(memory, config.host_kv_blocks), config.block_size, residency.slot_of, clock)
     speculator = Speculator(config.draft_tokens, _tokenize(config.model)) if config.draft_tokens else None
     core = EngineCore(
         capacity=_capacity(config, spec, base, max_model_len, num_blocks, dtype),
-        scheduler=Scheduler(Limits(config.max_sequences, config.max_batch_tokens), cache, residency, speculator),
+        scheduler=Scheduler(
+            _limits(config, num_blocks),
+            cache,
+            residency,
+            speculator,
+            host_blocks=config.host_kv_blocks,
+            swap_cost=SwapCost(config.swap_block_tokens),
+        ),
         residency=residency,
         executor=executor,
         clock=clock,
@@ -143,6 +150,21 @@ def _blocks_by_memory(spec: ModelSpec, config: EngineConfig, dtype: torch.dtype,
     return max(per_sequence, min(int(memory * _KV_SHARE) // block_bytes, per_sequence * config.max_sequences))
 
 
+def _tenant_blocks(config: EngineConfig, num_blocks: int) -> int:
+    return max(1, int(num_blocks * config.tenant_kv_share))
+
+
+def _limits(config: EngineConfig, num_blocks: int) -> Limits:
+    return Limits(
+        max_sequences=config.max_sequences,
+        max_batch_tokens=config.max_batch_tokens,
+        tenant_blocks=None if config.tenant_kv_share == 1 else _tenant_blocks(config, num_blocks),
+        tenant_adapters=config.tenant_adapter_slots,
+        patience_s=config.patience_s,
+        batch_patience_s=config.batch_patience_s,
+    )
+
+
 def _capacity(
     config: EngineConfig, spec: ModelSpec, base: BaseModel, max_model_len: int, num_blocks: int, dtype: torch.dtype
 ) -> Capacity:
@@ -151,7 +173,7 @@ def _capacity(
         vocab_size=spec.vocab_size,
         eos_token_ids=frozenset(spec.eos_token_ids),
         max_model_len=max_model_len,
-        kv_tokens=num_blocks * config.block_size,
+        kv_tokens=_tenant_blocks(config, num_blocks) * config.block_size,
         kv_dtype=str(dtype).removeprefix("torch."),
-        num_adapter_slots=config.adapter_slots,
+        num_adapter_slots=min(config.adapter_slots, config.tenant_adapter_slots or config.adapter_slots),
     )

@@ -37,6 +37,12 @@ class EngineConfig:
     max_model_len: int | None = None  # None: the model's own context length
     adapter_slots: int = 32
     host_adapters: int = 64  # kept in memory, those in slots included
+    tenant_kv_share: float = 1.0  # of the KV cache, that one tenant may hold
+    tenant_adapter_slots: int | None = None  # that one tenant may use at once; None: all
+    host_kv_blocks: int = 0  # where preempted sequences are kept, if that is cheaper than to compute them again
+    swap_block_tokens: float = 1.0  # tokens that a step computes while one block goes to the host and comes back
+    patience_s: float = 5.0  # how long one whose turn it is, and who lacks memory, may be passed by others
+    batch_patience_s: float = 30.0  # how long the batch class waits for a turn while interactive requests come
     prefix_cache: bool = True
     async_step: bool = False  # plan a step while the one before it is computed
     draft_tokens: int = 0  # guessed for one sequence in one step, at most; 0: nothing is guessed
@@ -72,6 +78,12 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str] = os.e
     option("max_model_len", _positive, "longest prompt and completion; default: the model's own")
     option("adapter_slots", _positive, "adapters usable in one step")
     option("host_adapters", _positive, "adapters kept in memory")
+    option("tenant_kv_share", _share, "of the KV cache that one tenant may hold, above 0 and up to 1")
+    option("tenant_adapter_slots", _positive, "adapters of one tenant usable in one step; default: all slots")
+    option("host_kv_blocks", _count, "KV blocks kept on the host for preempted sequences; 0: they are computed again")
+    option("swap_block_tokens", float, "tokens computed in the time of moving one block to the host and back")
+    option("patience_s", float, "seconds for which one that lacks memory may be passed by others")
+    option("batch_patience_s", float, "seconds after which waiting batch requests get a turn")
     option("prefix_cache", _switch, "on or off")
     option("async_step", _switch, "plan a step while the one before it is computed: on or off")
     option("draft_tokens", _count, "tokens guessed for one sequence in one step, where that pays; 0: none")
@@ -95,6 +107,13 @@ def _positive(text: str) -> int:
 def _count(text: str) -> int:
     value = int(text)
     if value < 0:
+        raise ValueError(text)
+    return value
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
         raise ValueError(text)
     return value
 

@@ -100,8 +100,13 @@ class Sequence:
     generated: Counter[int] = field(default_factory=Counter)  # how often each token was generated
     constraint: Constraint | None = None
     finish_reason: FinishReason | None = None
-    num_preemptions: int = 0
+    order: int = 0  # of arrival, among all sequences of the engine
     admitted_before: bool = False
+    num_charged: int = 0  # prompt tokens that its tenant was charged for, or found in the cache
+    num_known_at_start: int = 0  # tokens when it was admitted the last time
+    attempt: int = 0  # grows when what was computed is thrown away: chunks launched before do not count
+    num_preemptions: int = 0
+    host_blocks: list[int] = field(default_factory=list)  # where `num_planned` tokens lie while it is swapped out
     _keys: list[bytes] = field(default_factory=list)
 
     @property
@@ -112,6 +117,22 @@ class Sequence:
     def num_pending(self) -> int:
         """Tokens to hand out: known or surely drawn, and in no launched chunk. Not above zero while drafts are."""
         return len(self.tokens) + self.num_unknown - self.num_planned
+
+    @property
+    def ends_with_what_is_launched(self) -> bool:
+        """It surely reaches its last token with what launched chunks will draw."""
+        return self.num_unknown > 0 and self.num_generated + self.num_unknown >= self.request.max_new_tokens
+
+    @property
+    def waits_for_first_choice(self) -> bool:
+        """The other choices of a request start when the first one's prompt is computed, for them too."""
+        first = self.request.sequences[0]
+        return (
+            self is not first
+            and first.state is not SequenceState.FINISHED
+            and first.num_computed < len(self.request.prompt)
+            and self.num_generated == 0
+        )
 
     @property
     def wants_prompt_logprobs(self) -> bool:

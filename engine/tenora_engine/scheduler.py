@@ -2,81 +2,116 @@
 
 There is no prefill phase and no decode phase: each sequence has computed tokens that chase its known tokens, and a step
 gives each a number of tokens under a token budget and a sequence budget. A long prompt, a prefix found in the cache, a
-recompute after preemption and a decode step are all cases of that one rule.
+recompute after preemption, a guess to be verified and a decode step are all cases of that one rule.
 
-Order within a step: sequences that lack one token (they are being read by somebody) first, then longer ones, then the
-waiting queue. A sequence takes all blocks for its known tokens when it is admitted, so only generated tokens make it
-grow; when the pool is empty the youngest sequence gives its blocks back and recomputes later.
+A step is planned in this order:
+
+1. room: a running sequence whose next token needs a block gets one, at the expense of the worst one if there is none;
+2. decoding: every running sequence that lacks one token gets it, so that whoever reads along is never held up;
+3. prompts: the rest of the token budget goes to running and waiting prompts by turns (`scheduling.prompts`);
+4. guesses: what nobody wanted goes to guesses of the next tokens.
+
+Whose turn it is: first, one whose turn it was and who was passed by others for too long; then the interactive class
+before the batch class (which has a turn of its own every so often), within it the tenant that received least for its
+weight, within it the request that arrived first. A sequence takes all blocks for its known tokens when it starts, so
+only generated tokens make it grow.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
 
+from tenora_engine.fairness import Fairness
+from tenora_engine.kv.block_pool import BlockPool
 from tenora_engine.kv.prefix_cache import PrefixCache
 from tenora_engine.request import Request, Sequence, SequenceState
+from tenora_engine.scheduling.holdings import Holdings
+from tenora_engine.scheduling.limits import Limits
 from tenora_engine.scheduling.plan import Adapters, BlockCopy, Chunk, Drafter, Pin, Plan, Swap
-from tenora_engine.wire import AdapterUse
+from tenora_engine.scheduling.preemption import SwapCost
+from tenora_engine.scheduling.prompts import Handout, Prompts
+from tenora_engine.scheduling.room import Room
+from tenora_engine.scheduling.sequences import Sequences
 
-__all__ = ["Adapters", "BlockCopy", "Chunk", "Drafter", "Limits", "Pin", "Plan", "Scheduler", "Swap"]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    max_sequences: int  # running at once
-    max_batch_tokens: int  # computed in one step
-
-    def __post_init__(self) -> None:
-        # Then every running sequence can decode in every step, whatever prompts are being read.
-        assert self.max_batch_tokens >= self.max_sequences > 0
+__all__ = ["Adapters", "BlockCopy", "Chunk", "Drafter", "Limits", "Pin", "Plan", "Scheduler", "Swap", "SwapCost"]
 
 
 class Scheduler:
     """`schedule` plans a step, the core launches it, `commit` takes in what came of each chunk, `retire` ends the step.
     The next step may be planned while one is launched."""
 
-    def __init__(self, limits: Limits, cache: PrefixCache, adapters: Adapters, drafter: Drafter | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        cache: PrefixCache,
+        adapters: Adapters,
+        drafter: Drafter | None = None,
+        *,
+        fairness: Fairness | None = None,
+        host_blocks: int = 0,
+        swap_cost: SwapCost | None = None,
+    ) -> None:
+        """`host_blocks`: room for what is swapped out; without it every preempted sequence is computed again."""
         self.limits = limits
         self.cache = cache
-        self.adapters = adapters
         self.drafter = drafter
-        self.waiting: deque[Sequence] = deque()
-        self.running: dict[Sequence, None] = {}  # in order of admission
-        self.num_preemptions = 0
-        self._last_planned = 0
-        self._last_retired = 0
-        self._limbo: deque[tuple[int, list[int], tuple[AdapterUse, ...]]] = deque()
+        self.fairness = fairness or Fairness()
+        self.host_pool = BlockPool(host_blocks)
+        self._holdings = Holdings(limits, cache, adapters, self.host_pool)
+        self._sequences = Sequences(self._holdings, self.fairness, swap_cost or SwapCost())
+        self._room = Room(limits, self._sequences)
+        self._prompts = Prompts(limits, self._sequences, adapters)
+        self._last_number = 0
+        self.running = self._sequences.running
+        self.waiting = self._sequences.waiting
 
     @property
     def has_sequences(self) -> bool:
-        return bool(self.waiting or self.running)
+        return bool(self.running) or len(self.waiting) > 0
+
+    @property
+    def num_preemptions(self) -> int:
+        return self._sequences.num_preemptions
+
+    @property
+    def num_swaps(self) -> int:
+        """Preemptions that kept on the host what was computed."""
+        return self._sequences.num_swaps
 
     def add(self, request: Request) -> None:
-        self.waiting.extend(request.sequences)
+        self._sequences.add(request)
+
+    def finish(self, sequence: Sequence) -> None:
+        """Take a sequence out, whatever state it is in, with all that it holds. Doing it twice does nothing."""
+        self._sequences.finish(sequence)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take a running sequence's blocks and adapters away; it goes on later as if nothing had happened. Between
+        two steps only."""
+        self._sequences.preempt(sequence)
 
     def schedule(self, now: float) -> Plan:
-        """Plan one step: take blocks and adapters for it."""
-        chunks: list[Chunk] = []
-        budget = self.limits.max_batch_tokens
+        """Plan one step: take blocks and adapters for it. `now` is in seconds, on any clock that does not go back."""
+        self._last_number += 1
+        self._sequences.now = now
         preempted_before = self.num_preemptions
-
-        for sequence in tuple(self.running):
-            # An elder one may have preempted it a moment ago.
-            if sequence.state is SequenceState.RUNNING and _wants(sequence) == 1 and self._grow(sequence):
-                chunks.append(self._plan_chunk(sequence, 1))
-                budget -= 1
-        for sequence in self.running:
-            if _wants(sequence) > 1 and budget > 0:
-                chunks.append(self._plan_chunk(sequence, budget))
-                budget -= chunks[-1].length
-
-        num_preempted = self.num_preemptions - preempted_before
-        if num_preempted == 0:
-            chunks += self._admit(budget)
-        self._last_planned += 1
-        return Plan(self._last_planned, tuple(chunks), num_preempted=num_preempted)
+        if self._prompts.in_need is not None:
+            self._room.clear_for(self._prompts.in_need)
+        nobody_lacks = self._room.make()
+        chunks, prompts = self._decode()
+        handout = Handout(self.limits.max_batch_tokens - len(chunks), chunks)
+        self._prompts.hand_out(handout, prompts, may_start=nobody_lacks)
+        if self.drafter is not None:
+            self._draft(self.drafter, handout)
+        moves = self._holdings.launch()
+        return Plan(
+            self._last_number,
+            tuple(chunks),
+            tuple(moves.swap_out),
+            tuple(moves.swap_in),
+            tuple(moves.copies),
+            self.num_preemptions - preempted_before,
+        )
 
     def commit(self, chunk: Chunk, drawn: Many[int]) -> list[int]:
         """The chunk was computed, its values are sound and these tokens were drawn. Those that the sequence takes.
@@ -87,149 +122,76 @@ class Scheduler:
         sequence = chunk.sequence
         if sequence.state is SequenceState.FINISHED:
             return []
-        sequence.num_unknown -= chunk.samples
-        if chunk.attempt == sequence.num_preemptions:
-            sequence.num_computed = chunk.end - len(chunk.drafts) + max(0, len(drawn) - 1)
-            if chunk.drafts:
-                sequence.num_planned = sequence.num_computed
+        if chunk.samples:
+            sequence.num_unknown -= 1
         taken: list[int] = []
         for token_id in drawn:
             sequence.append(token_id)
             taken.append(token_id)
             if sequence.finish_reason is not None:
                 break
-        self._publish(sequence)
+        if taken:
+            self.fairness.charge_output(self.fairness[sequence.request.tenant], len(taken))
+        if chunk.attempt == sequence.attempt:
+            sequence.num_computed = chunk.start + chunk.length
+            if chunk.drafts:
+                sequence.num_computed += len(taken) - 1 - len(chunk.drafts)
+                sequence.num_planned = sequence.num_computed
+                self._holdings.trim(sequence)
+            if sequence.num_computed >= (sequence.num_published + 1) * self.cache.block_size:
+                self._holdings.publish(sequence)
         return taken
 
     def retire(self, plan: Plan) -> None:
         """Every chunk of this plan was committed or dropped: what was given up while it was launched is free now."""
-        self._last_retired = plan.number
-        while self._limbo and self._limbo[0][0] <= plan.number:
-            _, blocks, uses = self._limbo.popleft()
-            self.cache.release(blocks)
-            self.adapters.unpin(uses)
+        self._holdings.retire(plan.number)
 
-    def finish(self, sequence: Sequence) -> None:
-        """Take a sequence out, whatever state it is in, with all that it holds. Doing it twice does nothing."""
-        if sequence.state is SequenceState.RUNNING:
-            del self.running[sequence]
-            self._let_go(sequence)
-        elif sequence.state is SequenceState.WAITING:
-            self.waiting.remove(sequence)
-        sequence.state = SequenceState.FINISHED
-
-    def preempt(self, sequence: Sequence) -> None:
-        """Take a running sequence's blocks and adapters away; it goes on later as if nothing had happened."""
-        del self.running[sequence]
-        self._let_go(sequence)
-        sequence.state = SequenceState.WAITING
-        sequence.num_preemptions += 1
-        self.num_preemptions += 1
-        self.waiting.appendleft(sequence)
-
-    def _plan_chunk(self, sequence: Sequence, budget: int) -> Chunk:
-        pending = sequence.num_pending
-        length = min(pending, budget)
-        samples = length == pending and sequence.request.max_new_tokens > 0
-        chunk = Chunk(sequence, sequence.num_planned, length, samples, sequence.num_preemptions)
-        sequence.num_planned += length
-        sequence.num_unknown += samples
-        return chunk
-
-    def _publish(self, sequence: Sequence) -> None:
-        num_full = min(sequence.num_computed, len(sequence.tokens)) // self.cache.block_size
-        keys = sequence.block_keys(num_full, self.cache.block_size)
-        for index in range(sequence.num_published, num_full):
-            self.cache.publish(sequence.blocks[index], keys[index])
-        sequence.num_published = max(sequence.num_published, num_full)
-
-    def _admit(self, budget: int) -> list[Chunk]:
+    def _decode(self) -> tuple[list[Chunk], list[Sequence]]:
+        """A chunk for each running sequence that lacks one token and has room for it; those that lack more."""
         chunks: list[Chunk] = []
-        may_place = True
-        for sequence in tuple(self.waiting):
-            if budget == 0 or len(self.running) == self.limits.max_sequences:
+        prompts: list[Sequence] = []
+        size = self.cache.block_size
+        for sequence in self.running:
+            planned = sequence.num_planned
+            pending = len(sequence.tokens) + sequence.num_unknown - planned
+            if pending > 1:
+                prompts.append(sequence)
+            elif pending == 1 and planned < len(sequence.blocks) * size:
+                if sequence.num_unknown and sequence.ends_with_what_is_launched:
+                    continue
+                samples = sequence.request.max_new_tokens > 0
+                chunks.append(Chunk(sequence, planned, 1, samples, sequence.attempt))
+                sequence.num_planned = planned + 1
+                sequence.num_unknown += samples
+        return chunks, prompts
+
+    def _draft(self, drafter: Drafter, handout: Handout) -> None:
+        """Add guesses to decode chunks while there is budget. They take free blocks only when nobody waits."""
+        size = self.cache.block_size
+        for chunk in handout.chunks:
+            sequence = chunk.sequence
+            if handout.budget == 0:
                 break
-            if not sequence.request.ready or sequence.num_unknown or _waits_for_first_choice(sequence):
+            if chunk.length != 1 or sequence.num_planned != len(sequence.tokens) or not chunk.samples:
+                continue  # not all of it is known, or it is a prompt
+            room = len(sequence.blocks) * size - sequence.num_planned
+            if len(self.waiting) == 0:
+                room += self._num_spare_blocks(sequence) * size
+            limit = min(handout.budget, room, sequence.request.max_new_tokens - sequence.num_generated - 1)
+            if limit <= 0:
                 continue
-            uses = sequence.request.adapters
-            pin = self.adapters.pin(uses, may_place=may_place)
-            if pin is not Pin.PINNED:
-                # Its turn for the next free slot: those behind it may pass only if they need no new slot.
-                may_place = may_place and pin is not Pin.NO_SLOT
-                continue
-            if not self._take_blocks(sequence):
-                # Nobody passes one that waits for blocks, or a long prompt would never find enough of them.
-                self.adapters.unpin(uses)
-                break
-            self.waiting.remove(sequence)
-            self.running[sequence] = None
-            sequence.state = SequenceState.RUNNING
-            chunks.append(self._plan_chunk(sequence, budget))
-            budget -= chunks[-1].length
-        return chunks
+            chunk.drafts = drafter.propose(sequence, limit)
+            assert len(chunk.drafts) <= limit
+            chunk.length += len(chunk.drafts)
+            sequence.num_planned += len(chunk.drafts)
+            handout.budget -= len(chunk.drafts)
+            while sequence.num_planned > len(sequence.blocks) * size:
+                self._holdings.grow(sequence)
 
-    def _take_blocks(self, sequence: Sequence) -> bool:
-        """Give a waiting sequence the blocks of its known tokens, those in the cache included. False: not enough."""
-        cache, request = self.cache, sequence.request
-        found: list[int] = []
-        if cache.enabled and not sequence.wants_prompt_logprobs:
-            # The last token is always computed: its logits are what the step is for.
-            num_full = (len(sequence.tokens) - 1) // cache.block_size
-            found = cache.match(sequence.block_keys(num_full, cache.block_size))
-        num_new = cache.blocks_for(len(sequence.tokens)) - len(found)
-        reserve = 1 if self.running else 0
-        if cache.pool.num_free - cache.num_idle(found) < num_new + reserve:
-            return False
-        cache.hold(found)
-        sequence.blocks = found + cache.allocate(num_new)
-        sequence.num_computed = sequence.num_planned = len(found) * cache.block_size
-        sequence.num_published = len(found)
-        if not sequence.admitted_before:
-            cache.counters.queried += len(sequence.tokens)
-            cache.counters.hit += sequence.num_computed
-            if sequence.choice == 0:
-                request.cached_tokens = sequence.num_computed
-        sequence.admitted_before = True
-        return True
-
-    def _grow(self, sequence: Sequence) -> bool:
-        """Make room for the sequence's next token, at the youngest's expense. False: not in this step."""
-        while self.cache.blocks_for(sequence.num_planned + 1) > len(sequence.blocks):
-            if self.cache.pool.num_free > 0:
-                sequence.blocks += self.cache.allocate(1)
-            elif self._limbo:
-                return False  # blocks are on their way
-            else:
-                victim = next(reversed(self.running))
-                self.preempt(victim)
-                if victim is sequence:
-                    return False
-        return True
-
-    def _let_go(self, sequence: Sequence) -> None:
-        if self._last_retired == self._last_planned:
-            self.cache.release(sequence.blocks)
-            self.adapters.unpin(sequence.request.adapters)
-        else:
-            self._limbo.append((self._last_planned, sequence.blocks, sequence.request.adapters))
-        sequence.blocks = []
-        sequence.num_computed = sequence.num_planned = 0
-        sequence.num_published = 0
-
-
-def _wants(sequence: Sequence) -> int:
-    """Tokens to hand out, unless it surely ends with what is launched."""
-    if sequence.num_unknown and sequence.num_generated + sequence.num_unknown >= sequence.request.max_new_tokens:
-        return 0
-    return sequence.num_pending
-
-
-def _waits_for_first_choice(sequence: Sequence) -> bool:
-    """The other choices of a request start when the first one's prompt lies in the cache for them."""
-    first = sequence.request.sequences[0]
-    return (
-        sequence is not first
-        and first.state is not SequenceState.FINISHED
-        and first.num_computed < len(sequence.request.prompt)
-        and sequence.num_generated == 0
-    )
+    def _num_spare_blocks(self, sequence: Sequence) -> int:
+        """Free blocks that it may take without keeping anybody from growing in the next step."""
+        spare = self.cache.pool.num_free - len(self.running)
+        if self.limits.tenant_blocks is not None:
+            held = self.cache.accounts.of(sequence.request.tenant).held_blocks
+            spare = min(spare, self.limits.tenant_blocks - held)
+        return max(0, spare)

@@ -17,6 +17,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tenora_engine.kv.accounts import KvAccount, KvAccounts
 from tenora_engine.kv.block_pool import BlockPool
 from tenora_engine.wire import AdapterUse
 
@@ -56,15 +57,17 @@ class CacheCounters:
 
 
 class PrefixCache:
-    """The pool, and the keys of its full blocks. The only door to blocks for the scheduler."""
+    """The pool, the keys of its full blocks, and whose they are. The only door to blocks for the scheduler."""
 
     def __init__(self, num_blocks: int, block_size: int, *, enabled: bool = True) -> None:
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
         self.enabled = enabled
         self.counters = CacheCounters()
+        self.accounts = KvAccounts()
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
+        self._owner_of: dict[int, KvAccount] = {}  # who allocated it last
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -79,21 +82,37 @@ class PrefixCache:
             blocks.append(block)
         return blocks
 
-    def num_idle(self, blocks: Iterable[int]) -> int:
+    def count(self, tenant: str, queried: int, hit: int) -> None:
+        """A tenant looked for so many tokens, and that many of them were found."""
+        account = self.accounts.of(tenant)
+        account.queried_tokens += queried
+        account.hit_tokens += hit
+        self.counters.queried += queried
+        self.counters.hit += hit
+
+    def num_free_among(self, blocks: Iterable[int]) -> int:
         """How many of `blocks` lie on the free queue, so that holding them makes the pool smaller."""
-        return sum(self.pool.holders(block) == 0 for block in blocks)
+        return sum(self.pool.is_free(block) for block in blocks)
 
     def hold(self, blocks: Sequence[int]) -> None:
-        self.pool.share(blocks)
+        for block in self.pool.share(blocks):
+            owner = self._owner_of[block]
+            owner.held_blocks += 1
+            owner.cached_blocks -= block in self._key_of
 
-    def allocate(self, count: int) -> list[int]:
+    def allocate(self, count: int, tenant: str) -> list[int]:
         """`count` blocks to write to; what they held is forgotten. The caller checks `pool.num_free` first."""
         blocks = self.pool.take(count)
+        account = self.accounts.of(tenant)
+        account.held_blocks += count
         for block in blocks:
             key = self._key_of.pop(block, None)
             if key is not None:
                 del self._block_of[key]
+                self._owner_of[block].evicted_blocks += 1
+                self._owner_of[block].cached_blocks -= 1
                 self.counters.evicted_blocks += 1
+            self._owner_of[block] = account
         return blocks
 
     def publish(self, block: int, key: bytes) -> None:
@@ -105,4 +124,7 @@ class PrefixCache:
 
     def release(self, blocks: Sequence[int]) -> None:
         """Drop the caller's hold. The last blocks go first on the free queue, so that a prefix outlives its tail."""
-        self.pool.release(reversed(blocks))
+        for block in self.pool.release(reversed(blocks)):
+            owner = self._owner_of[block]
+            owner.held_blocks -= 1
+            owner.cached_blocks += block in self._key_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,16 +79,15 @@ class Residency:
                 self._host_used[loaded.digest] = self._clock()
         return failures
 
-    def pin(self, uses: tuple[AdapterUse, ...], *, may_place: bool) -> Pin:
+    def pin(self, uses: tuple[AdapterUse, ...], *, may_place: bool, insist: bool = False) -> Pin:
         digests = [use.digest for use in uses]
         absent = [digest for digest in digests if digest not in self._host]
         if absent:
-            for digest in absent:
-                self._start_load(digest)
-            return Pin.LOADING
+            on_their_way = [self._start_load(digest, keep=digests, insist=insist) for digest in absent]
+            return Pin.LOADING if all(on_their_way) else Pin.NO_ROOM
         homeless = [digest for digest in digests if self._table.find(digest) is None]
         if homeless:
-            if not (may_place and self._table.can_place(digests)):
+            if not may_place or self._table.num_short(digests) > 0:
                 return Pin.NO_SLOT
             for digest in homeless:
                 slot = self._table.place(digest, keep=digests)
@@ -99,6 +98,10 @@ class Residency:
             self._host.move_to_end(digest)
             self._host_used[digest] = now
         return Pin.PINNED
+
+    def drain_for(self, claims: Iterable[tuple[AdapterUse, ...]]) -> frozenset[str]:
+        wanted = {use.digest for uses in claims for use in uses}
+        return frozenset(self._table.fewest_pins(max(0, self._table.num_short(wanted)), keep=wanted))
 
     def unpin(self, uses: tuple[AdapterUse, ...]) -> None:
         now = self._clock()
@@ -128,22 +131,28 @@ class Residency:
             for digest in self._host
         ]
 
-    def _start_load(self, digest: str) -> None:
-        """Load it if there is room for it on the host, or room can be made; else a later call will."""
+    def _start_load(self, digest: str, keep: Collection[str], *, insist: bool) -> bool:
+        """Load it if there is room for it on the host, or room can be made. Whether it is on its way."""
         if digest in self._loading:
-            return
-        if len(self._host) + len(self._loading) >= self._host_capacity and not self._evict_from_host():
-            return
+            return True
+        if len(self._host) + len(self._loading) >= self._host_capacity and not self._evict_from_host(keep, insist):
+            return False
         self._loading.add(digest)
         self._loader.start(digest)
+        return True
 
-    def _evict_from_host(self) -> bool:
-        for digest in self._host:
-            slot = self._table.find(digest)
-            # A launched step keeps the pins of requests that have ended.
-            if digest not in self._wanted and (slot is None or slot.pins == 0):
-                self._table.drop(digest)
-                del self._host[digest]
-                del self._host_used[digest]
-                return True
+    def _evict_from_host(self, keep: Collection[str], insist: bool) -> bool:
+        """Forget the longest unused adapter that no live request wants; if there is none and `insist`, one that is
+        only waited with. Never a pinned one: a launched step may still read it after its request has ended."""
+        idle = [digest for digest in self._host if digest not in keep and not self._is_pinned(digest)]
+        unwanted = [digest for digest in idle if digest not in self._wanted]
+        for digest in unwanted or (idle if insist else []):
+            self._table.drop(digest)
+            del self._host[digest]
+            del self._host_used[digest]
+            return True
         return False
+
+    def _is_pinned(self, digest: str) -> bool:
+        slot = self._table.find(digest)
+        return slot is not None and slot.pins > 0

@@ -20,18 +20,28 @@ class SlotTable:
 
     def __init__(self, num_slots: int) -> None:
         self.slots = [Slot(index) for index in range(num_slots)]
+        self._num_unpinned = num_slots
         self._by_digest: dict[str, Slot] = {}
 
     def find(self, digest: str) -> Slot | None:
         return self._by_digest.get(digest)
 
-    def can_place(self, digests: Collection[str]) -> bool:
-        """Whether all of `digests` can have a slot at once, evicting none of them and none that is pinned."""
-        missing = sum(digest not in self._by_digest for digest in digests)
-        return missing <= sum(slot.pins == 0 and slot.digest not in digests for slot in self.slots)
+    def num_short(self, digests: Collection[str]) -> int:
+        """Slots that are missing for all of `digests` to have one at once, evicting none of them and none that is
+        pinned. Not above 0: `place` them."""
+        own = [self._by_digest[digest] for digest in digests if digest in self._by_digest]
+        num_candidates = self._num_unpinned - sum(slot.pins == 0 for slot in own)
+        return len(digests) - len(own) - num_candidates
+
+    def fewest_pins(self, count: int, keep: Collection[str]) -> list[str]:
+        """The `count` pinned adapters that are used least, none of `keep`. The same ones while only their own pins
+        change."""
+        pinned = [slot for slot in self.slots if slot.pins > 0 and slot.digest not in keep]
+        pinned.sort(key=lambda slot: slot.pins)  # stable: by index among equals
+        return [slot.digest for slot in pinned[:count] if slot.digest is not None]
 
     def place(self, digest: str, keep: Collection[str] = ()) -> Slot:
-        """Give `digest` a slot, evicting neither a pinned adapter nor one of `keep`. Ask `can_place` first."""
+        """Give `digest` a slot, evicting neither a pinned adapter nor one of `keep`. Ask `num_short` first."""
         assert digest not in self._by_digest
         candidates = [slot for slot in self.slots if slot.pins == 0 and slot.digest not in keep]
         assert candidates, "no slot can be evicted"
@@ -53,6 +63,7 @@ class SlotTable:
 
     def pin(self, digest: str, now: float) -> None:
         slot = self._by_digest[digest]
+        self._num_unpinned -= slot.pins == 0
         slot.pins += 1
         slot.last_used = now
 
@@ -60,4 +71,5 @@ class SlotTable:
         slot = self._by_digest[digest]
         assert slot.pins > 0
         slot.pins -= 1
+        self._num_unpinned += slot.pins == 0
         slot.last_used = now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -20,7 +21,7 @@ class Chunk:
     start: int
     length: int
     samples: bool  # reaches the end of what is known or surely drawn: the next token is to be drawn
-    attempt: int  # `sequence.num_preemptions` at the time: tells whether the blocks written are still its own
+    attempt: int  # `sequence.attempt` at the time: tells whether what is written still counts
     drafts: tuple[int, ...] = ()
 
     @property
@@ -64,16 +65,21 @@ class Pin(StrEnum):
 
     PINNED = "pinned"
     LOADING = "loading"
+    NO_ROOM = "no_room"  # not loaded: the host holds nothing that could be forgotten
     NO_SLOT = "no_slot"  # loaded, but running sequences hold every slot
 
 
 class Adapters(Protocol):
     """The second scarce resource. Pinned adapters keep their slot until they are unpinned."""
 
-    def pin(self, uses: tuple[AdapterUse, ...], *, may_place: bool) -> Pin:
-        """Pin all of `uses` or none. Without `may_place` only adapters that have a slot already can be pinned."""
+    def pin(self, uses: tuple[AdapterUse, ...], *, may_place: bool, insist: bool = False) -> Pin:
+        """Pin all of `uses` or none. Without `may_place` only adapters that have a slot already can be pinned.
+        `insist`: make room on the host at the expense of adapters that others wait with."""
 
     def unpin(self, uses: tuple[AdapterUse, ...]) -> None: ...
+
+    def drain_for(self, claims: Iterable[tuple[AdapterUse, ...]]) -> frozenset[str]:
+        """The adapters nobody new should pin, so that places become free for those in `claims`: the least used."""
 
 
 class Drafter(Protocol):

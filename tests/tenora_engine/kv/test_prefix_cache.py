@@ -62,11 +62,11 @@ class CacheMachine(RuleBasedStateMachine):
             end = (index + 1) * BLOCK_SIZE
             assert self.content[block] == (scope, tuple(tokens[:end])), "a hit on other content"
         num_new = self.cache.blocks_for(len(tokens)) - len(found)
-        if self.cache.pool.num_free - self.cache.num_idle(found) < num_new:
+        if self.cache.pool.num_free - self.cache.num_free_among(found) < num_new:
             holder.tokens = []
             return holder
         self.cache.hold(found)
-        holder.blocks = found + self.cache.allocate(num_new)
+        holder.blocks = found + self.cache.allocate(num_new, "t")
         self.holders.append(holder)
         self._write(holder, first=len(found))
         return holder
@@ -78,7 +78,7 @@ class CacheMachine(RuleBasedStateMachine):
         if len(holder.tokens) % BLOCK_SIZE == 0:
             if self.cache.pool.num_free == 0:
                 return
-            holder.blocks += self.cache.allocate(1)
+            holder.blocks += self.cache.allocate(1, "t")
         holder.tokens.append(token)
         self._write(holder, first=(len(holder.tokens) - 1) // BLOCK_SIZE)
 
@@ -155,10 +155,10 @@ def test_keys_are_whole_digests():
 def test_the_tail_of_a_prefix_is_evicted_first():
     cache = PrefixCache(4, BLOCK_SIZE)
     keys = keys_of("scope", [1, 2, 3, 4, 5, 6])
-    blocks = cache.allocate(3)
+    blocks = cache.allocate(3, "t")
     for block, key in zip(blocks, keys, strict=True):
         cache.publish(block, key)
     cache.release(blocks)
-    cache.allocate(2)  # the never used fourth block, then the last of the three
+    cache.allocate(2, "t")  # the never used fourth block, then the last of the three
     assert cache.match(keys) == blocks[:2]
     assert cache.counters.evicted_blocks == 1

@@ -30,7 +30,7 @@ class SlotMachine(RuleBasedStateMachine):
         missing = sorted(digests - self.used.keys())
         evictable = sorted((self.used[d], d) for d in self.used if not self.pins[d] and d not in digests)
         room = NUM_SLOTS - len(self.used) + len(evictable)
-        assert self.table.can_place(digests) == (len(missing) <= room)
+        assert self.table.num_short(digests) == len(missing) - room
         if len(missing) > room:
             return
         for digest in missing:
