@@ -64,7 +64,9 @@ setup: $(VENV)/stamp
 setup-dev: $(VENV)/stamp-dev
 webui: $(UI)
 
-$(VENV)/stamp: pyproject.toml constraints.txt
+NATIVE := setup.py $(wildcard engine/tenora_engine/cpu/src/*)
+
+$(VENV)/stamp: pyproject.toml constraints.txt $(NATIVE)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import sys; sys.exit("Tenora needs Python 3.11 to 3.13; this is %d.%d. Try: make PYTHON=python3.12 ..." % sys.version_info[:2] if not (3, 11) <= sys.version_info[:2] <= (3, 13) else 0)'
 	$(BIN)/pip install --disable-pip-version-check -q --progress-bar on -c constraints.txt -e '.[all,webui]'

@@ -18,11 +18,13 @@ from tenora_adapters.base import BaseModel, BaseModelError, read_base_model, wei
 from tenora_adapters.blobs import BlobError, open_store
 from tenora_engine.admission import Capacity
 from tenora_engine.block_copies import BlockCopies
-from tenora_engine.config import Dtype, EngineConfig
+from tenora_engine.config import CpuKernels, Dtype, EngineConfig, Weights
 from tenora_engine.core import EngineCore
+from tenora_engine.cpu.native import native_for
+from tenora_engine.cpu.recorded import record
 from tenora_engine.errors import StartError
 from tenora_engine.executor import Executor
-from tenora_engine.kernels import kernels_for
+from tenora_engine.kernels import REFERENCE, Kernels, kernels_for
 from tenora_engine.kernels.kv import allocate_kv
 from tenora_engine.kv.prefix_cache import PrefixCache
 from tenora_engine.lora.loader import AdapterLoader, AdapterSource
@@ -67,12 +69,14 @@ def build_engine(
     device = torch.device("cpu")
     threads = config.threads or os.cpu_count() or 1
     torch.set_num_threads(threads)
-    dtype = choose_dtype(config.dtype)
     started = clock()
+    kernels = choose_kernels(config, device, threads)
+    dtype = choose_dtype(config.dtype, kernels)
     try:
         spec = read_spec(config.model)
         base = read_base_model(config.model)
-        decoder = Decoder(spec, load_weights(weight_files(config.model), spec, dtype, device), kernels_for(device))
+        weights = load_weights(weight_files(config.model), spec, dtype, device, kernels.make_linear)
+        decoder = Decoder(spec, weights, kernels)
         store = open_store(config.blobs)
     except (UnsupportedModel, BaseModelError, BlobError, SafetensorError, OSError, ValueError) as error:
         raise StartError(str(error)) from error
@@ -86,6 +90,7 @@ def build_engine(
     slots = DeviceSlots(config.adapter_slots, spec, decoder.kernels, dtype, device)
     loader = AdapterLoader(AdapterSource(store, base, spec, dtype).load, wake)
     residency = Residency(slots, config.adapter_slots, config.host_adapters, loader, clock)
+    decoder = record(decoder, memory, slots.adapters, config.max_batch_tokens, threads)
     runner = Runner(decoder, memory, config.block_size, slots.adapters)
     executor = Executor(runner, BlockCopies(memory, config.host_kv_blocks), config.block_size, residency.slot_of, clock)
     speculator = Speculator(config.draft_tokens, _tokenize(config.model)) if config.draft_tokens else None
@@ -132,14 +137,28 @@ def _tokenize(model: Path) -> Callable[[str], list[int]]:
     return tokenize
 
 
-def choose_dtype(asked: Dtype) -> torch.dtype:
-    """bf16 only where the CPU multiplies it: without AVX512-BF16 or AMX, torch's bf16 products of more than one row
-    were measured 4 to 10 times slower than fp32 ones."""
-    if asked is Dtype.BF16:
-        return torch.bfloat16
-    if asked is Dtype.AUTO and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()):
-        return torch.bfloat16
-    return torch.float32
+def choose_kernels(config: EngineConfig, device: torch.device, num_threads: int) -> Kernels:
+    """Raises StartError when what was asked for is not there."""
+    kernels = REFERENCE if config.cpu_kernels is CpuKernels.TORCH else kernels_for(device, num_threads)
+    if kernels is REFERENCE and config.cpu_kernels is CpuKernels.NATIVE:
+        raise StartError("the native library was not built: install where a C++ compiler is, see docs/cpu-speed.md")
+    if kernels is REFERENCE:
+        log.warning("computing with torch alone: several times slower than the native library, see docs/cpu-speed.md")
+    if config.weights is Weights.INT8:
+        native = native_for(num_threads)
+        if native is None or kernels is not native.kernels:
+            raise StartError("weights in int8 need the native library")
+        return native.int8_kernels
+    return kernels
+
+
+def choose_dtype(asked: Dtype, kernels: Kernels) -> torch.dtype:
+    """bf16 is never slower than fp32 on the native library. On torch alone only where the CPU multiplies it: without
+    AVX512-BF16 or AMX, its bf16 products of more than one row were measured 4 to 10 times slower than fp32 ones."""
+    if asked is not Dtype.AUTO:
+        return torch.bfloat16 if asked is Dtype.BF16 else torch.float32
+    multiplies = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if multiplies or kernels is not REFERENCE else torch.float32
 
 
 def _blocks_by_memory(spec: ModelSpec, config: EngineConfig, dtype: torch.dtype, max_model_len: int) -> int:

@@ -14,11 +14,26 @@ ENVIRONMENT_PREFIX: Final = "TENORA_ENGINE_"
 
 
 class Dtype(StrEnum):
-    """In which numbers the model is computed. `auto`: bf16 where the hardware multiplies it, else fp32."""
+    """In which numbers the model is computed. `auto`: bf16 where that is no slower on this machine, else fp32."""
 
     AUTO = "auto"
     BF16 = "bf16"
     FP32 = "fp32"
+
+
+class CpuKernels(StrEnum):
+    """Who computes on a CPU. `auto`: the native library where it was built, else torch, which is several times slower."""
+
+    AUTO = "auto"
+    NATIVE = "native"
+    TORCH = "torch"
+
+
+class Weights(StrEnum):
+    """How the base's linear layers are kept. `int8`: one scale for each output channel, rounded when they are loaded."""
+
+    MODEL = "model"
+    INT8 = "int8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +43,8 @@ class EngineConfig:
     blobs: str  # URL of the blob store, see `tenora_adapters.blobs`
     engine_id: str = "engine-0"
     dtype: Dtype = Dtype.AUTO
+    weights: Weights = Weights.MODEL
+    cpu_kernels: CpuKernels = CpuKernels.AUTO
     threads: int | None = None  # None: as many as there are cores
     kv_blocks: int | None = None  # None: from the memory of the machine
     block_size: int = 16  # tokens
@@ -69,6 +86,8 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str] = os.e
     option("blobs", str, "URL of the adapters' blob store: file:///folder")
     option("engine_id", str, "stable name of this replica")
     option("dtype", Dtype, "auto, bf16 or fp32")
+    option("weights", Weights, "model: as `dtype` says; int8: half the memory of bf16, and less exact")
+    option("cpu_kernels", CpuKernels, "auto, native (refuse to start without the native library) or torch")
     option("threads", _positive, "threads of the computation; default: all cores")
     option("kv_blocks", _positive, "blocks of the KV cache; default: by the machine's memory")
     option("block_size", _positive, "tokens per block")

@@ -1,4 +1,4 @@
-"""The operations between the projections, behind one seam: `kernels_for(device)` says who computes them.
+"""The decoder's operations behind one seam: `kernels_for(device)` says who computes them.
 
 Every operation has a reference in plain torch, which is the truth that faster ones are tested against. Imports torch
 only, and triton once a GPU asks. Shapes: T tokens of the step, H hidden, Hq query heads, Hkv key/value heads, D head
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tenora_engine.kernels import activation, attention, heads, kv, lora, norm
+from tenora_engine.model.linear import Linear, TorchLinear
 from tenora_engine.model.spec import Activation
 
 
@@ -27,6 +28,7 @@ class Kernels:
     gated: Callable[[Tensor, Activation], Tensor]
     make_lora_slots: Callable[[lora.LoraShape, int, torch.dtype, torch.device], lora.LoraSlots]
     prepare_lora: Callable[[Sequence[lora.Segment], torch.device], lora.AddLora]
+    make_linear: Callable[[Tensor, Tensor | None], Linear]
 
 
 REFERENCE = Kernels(
@@ -36,13 +38,18 @@ REFERENCE = Kernels(
     gated=activation.gated,
     make_lora_slots=lora.make_lora_slots,
     prepare_lora=lora.prepare_lora,
+    make_linear=TorchLinear,
 )
 
 
-def kernels_for(device: torch.device) -> Kernels:
-    """Triton on a GPU, NVIDIA's or AMD's (torch calls both cuda); elsewhere the reference, which needs no triton."""
+def kernels_for(device: torch.device, num_threads: int | None = None) -> Kernels:
+    """Triton on a GPU, NVIDIA's or AMD's (torch calls both cuda); elsewhere the native library where it was built, and
+    without it the reference. num_threads: of the native library, torch's own number by default."""
     if device.type == "cuda":
         from tenora_engine.kernels.on_triton import TRITON
 
         return TRITON
-    return REFERENCE
+    from tenora_engine.cpu.native import native_for
+
+    native = native_for(num_threads or torch.get_num_threads())
+    return REFERENCE if native is None else native.kernels

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -60,18 +60,37 @@ class Decoder:
 
     def forward(self, batch: Batch, cache: Sequence[LayerKv], adapters: Adapters) -> Tensor:
         """Write the step's keys and values to `cache`; the final hidden states, normed: [T, hidden]."""
-        kernels, eps = self.kernels, self.spec.rms_norm_eps
+        return self.layers(self.embed(batch), self.angles(batch.positions), batch, cache, adapters)
+
+    def embed(self, batch: Batch) -> Tensor:
+        """[T, hidden]."""
         x = F.embedding(batch.token_ids, self.weights.embedding)
-        if self._embedding_scale != 1.0:
-            x.mul_(self._embedding_scale)
-        angles: dict[RopeSpec | None, Tensor | None] = {None: None}
-        angles.update((spec, rope.cos_sin(batch.positions)) for spec, rope in self._ropes.items())
+        return x if self._embedding_scale == 1.0 else x.mul_(self._embedding_scale)
+
+    def angles(self, positions: Tensor) -> dict[RopeSpec, Tensor]:
+        """By kind of RoPE in the model: fp32 [T, head_dim], cosines then sines."""
+        return {spec: rope.cos_sin(positions) for spec, rope in self._ropes.items()}
+
+    def layers(
+        self,
+        x: Tensor,
+        angles: Mapping[RopeSpec, Tensor],
+        batch: Batch,
+        cache: Sequence[LayerKv],
+        adapters: Adapters,
+    ) -> Tensor:
+        """From the embedded tokens, [T, hidden], which are overwritten, to what `forward` returns.
+
+        Nothing but operations of the kernel seam and views: `tenora_engine.cpu.recorded` relies on it.
+        """
+        kernels, eps = self.kernels, self.spec.rms_norm_eps
         residual: Tensor | None = None
         for spec, layer, slots, layer_cache in zip(
             self.spec.layers, self.weights.layers, adapters.layers, cache, strict=True
         ):
             x, residual = kernels.add_rms_norm(x, residual, layer.attention_norm, eps)
-            x = self._attention(x, spec, layer, slots, layer_cache, angles[spec.rope], batch)
+            cos_sin = None if spec.rope is None else angles[spec.rope]
+            x = self._attention(x, spec, layer, slots, layer_cache, cos_sin, batch)
             if layer.attention_out_norm is not None:
                 x = kernels.add_rms_norm(x, None, layer.attention_out_norm, eps).out
             x, residual = kernels.add_rms_norm(x, residual, layer.mlp_norm, eps)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F  # noqa: N812  # the name everybody knows
 from torch import Tensor
 
 
-class Linear:
+class Linear(Protocol):
     """y = x W^T + b for x of shape [num_tokens, in_features]."""
+
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+class TorchLinear:
+    """By torch, on any device."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.out_features, self.in_features = weight.shape

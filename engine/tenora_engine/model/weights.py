@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 from tenora_engine.kernels.heads import HeadNorms
-from tenora_engine.model.linear import Linear
+from tenora_engine.model.linear import Linear, TorchLinear
 from tenora_engine.model.spec import ModelSpec, UnsupportedModel
+
+
+MakeLinear = Callable[[Tensor, Tensor | None], Linear]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +45,16 @@ class Checkpoint:
     """The tensors of safetensors files by name; each is read when asked for."""
 
     def __init__(
-        self, files: Iterable[Path], dtype: torch.dtype, device: torch.device, norm_offset: float, stack: ExitStack
+        self,
+        files: Iterable[Path],
+        dtype: torch.dtype,
+        device: torch.device,
+        make_linear: MakeLinear,
+        norm_offset: float,
+        stack: ExitStack,
     ) -> None:
         """`norm_offset` is added to the weights of the norms."""
+        self._make_linear = make_linear
         self._dtype = dtype
         self._norm_offset = norm_offset
         self._device = device
@@ -66,7 +76,7 @@ class Checkpoint:
         """Linear layers with one input, as one: their rows one below the other. `out_features` by name."""
         weights = [self.tensor(f"{name}.weight", size, in_features) for name, size in out_features.items()]
         biases = [self.tensor(f"{name}.bias", size) for name, size in out_features.items()] if bias else []
-        return Linear(torch.cat(weights), torch.cat(biases) if bias else None)
+        return self._make_linear(torch.cat(weights), torch.cat(biases) if bias else None)
 
     def _read(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         if name not in self._files:
@@ -87,15 +97,21 @@ class Checkpoint:
         return sorted(self._unread)
 
 
-def load_weights(files: Iterable[Path], spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> ModelWeights:
+def load_weights(
+    files: Iterable[Path],
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    device: torch.device,
+    make_linear: MakeLinear = TorchLinear,
+) -> ModelWeights:
     """Raises UnsupportedModel when the tensors are not those of `spec`, SafetensorError or OSError when unreadable."""
     with ExitStack() as stack:
-        checkpoint = Checkpoint(files, dtype, device, 1.0 if spec.unit_offset_norms else 0.0, stack)
+        checkpoint = Checkpoint(files, dtype, device, make_linear, 1.0 if spec.unit_offset_norms else 0.0, stack)
         embedding = checkpoint.tensor("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
         layers = tuple(_layers(checkpoint, spec))
         if spec.tied_embeddings:
             checkpoint.discard("lm_head.weight")
-            lm_head = Linear(embedding)
+            lm_head = make_linear(embedding, None)
         else:
             lm_head = checkpoint.linear(spec.hidden_size, {"lm_head": spec.vocab_size}, bias=False)
         final_norm = checkpoint.norm("model.norm", spec.hidden_size)

@@ -1,0 +1,96 @@
+// y = x W^T + bias, over weights packed once into panels of columns that are read from front to back.
+#pragma once
+
+#include "abi.h"
+#include "rows.h"
+#include "team.h"
+#include "tile.h"
+
+namespace TENORA_ISA {
+
+using tenora::DType;
+
+inline int64_t num_panels(int64_t out) { return (out + kPanel - 1) / kPanel; }
+inline int64_t even(int64_t size) { return (size + 1) / 2 * 2; }
+inline int64_t packed_elements(int64_t out, int64_t in) { return num_panels(out) * kPanel * even(in); }
+
+// weights [out, in] -> [num_panels, even(in) / 2, kPanel, 2] if `paired`, else [num_panels, even(in), kPanel].
+template <class T>
+inline void pack_as(const T* weights, T* packed, int64_t out, int64_t in, bool paired) {
+  std::memset(packed, 0, packed_elements(out, in) * sizeof(T));
+  for (int64_t n = 0; n < out; ++n) {
+    T* panel = packed + n / kPanel * kPanel * even(in);
+    for (int64_t k = 0; k < in; ++k) {
+      const int64_t place = paired ? 2 * (k / 2 * kPanel + n % kPanel) + k % 2 : k * kPanel + n % kPanel;
+      panel[place] = weights[n * in + k];
+    }
+  }
+}
+
+inline void pack(DType dtype, const void* weights, void* packed, int64_t out, int64_t in) {
+  switch (dtype) {
+    case DType::kFloat32: return pack_as((const float*)weights, (float*)packed, out, in, false);
+    case DType::kBFloat16: return pack_as((const uint16_t*)weights, (uint16_t*)packed, out, in, true);
+    case DType::kInt8: return pack_as((const int8_t*)weights, (int8_t*)packed, out, in, false);
+  }
+}
+
+// One row of one panel: scaled, biased and rounded, without the columns beyond op.out.
+template <class Y>
+inline void finish(const tenora::Linear& op, Y* y, int64_t column, const float* sums) {
+  each_vector(op.out - column < kPanel ? op.out - column : int64_t(kPanel), [&](int64_t i, int64_t n) {
+    Floats value = load(sums + i);
+    if (op.scales) value *= load_n(op.scales + column + i, n);
+    if (op.bias) value += load_n(op.bias + column + i, n);
+    store_n(y + column + i, value, n);
+  });
+}
+
+template <class W>
+inline void multiply_panel(const tenora::Linear& op, const float* x, int64_t x_stride, int64_t rows, int64_t panel) {
+  const W* weights = (const W*)op.weights + panel * kPanel * even(op.in);
+  in_tiles(rows, [&](int64_t row, int height) {
+    float sums[kMaxRows * kPanel];
+    with_rows(height, [&](auto m) {
+      multiply<decltype(m)::value>(x + row * x_stride, x_stride, weights, even(op.in) / 2, sums);
+    });
+    for (int64_t i = 0; i < height; ++i) {
+      if (op.y_dtype == DType::kFloat32)
+        finish(op, (float*)op.y + (row + i) * op.out, panel * kPanel, sums + i * kPanel);
+      else
+        finish(op, (BFloat16*)op.y + (row + i) * op.out, panel * kPanel, sums + i * kPanel);
+    }
+  });
+}
+
+// x as floats, at a stride that keeps the rows of a tile out of each other's cache sets; a column of zeros to an odd
+// number.
+template <class T>
+inline void widen(const T* x, int64_t x_stride, int64_t rows, int64_t size, float* wide, int64_t stride,
+                  const Member& member) {
+  each_of_share(rows, member, [&](int64_t row) {
+    float* out = wide + row * stride;
+    each_vector(size, [&](int64_t i, int64_t n) { store_n(out + i, load_n(x + row * x_stride + i, n), n); });
+    out[size] = 0;
+  });
+}
+
+inline void run(const tenora::Linear& op, const Step& step, Member& member) {
+  const int64_t rows = step.num_rows, stride = even(op.in) + 16;
+  float* x = (float*)member.shared_scratch(rows * stride * sizeof(float));
+  if (op.dtype == DType::kFloat32)
+    widen((const float*)op.x, op.x_stride, rows, op.in, x, stride, member);
+  else
+    widen((const BFloat16*)op.x, op.x_stride, rows, op.in, x, stride, member);
+  member.barrier();
+
+  for (int64_t panel; (panel = member.take()) < num_panels(op.out);) {
+    switch (op.weights_dtype) {
+      case DType::kFloat32: multiply_panel<float>(op, x, stride, rows, panel); break;
+      case DType::kBFloat16: multiply_panel<BFloat16>(op, x, stride, rows, panel); break;
+      case DType::kInt8: multiply_panel<int8_t>(op, x, stride, rows, panel); break;
+    }
+  }
+}
+
+}  // namespace TENORA_ISA
