@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_under_test import TINY_VOCAB, EngineUnderTest, World
+from engine_under_test import TINY_VOCAB, EngineUnderTest, World, tiny_llama
+from interpreted import numbers_as_on_a_gpu  # noqa: F401  # applies by itself
 
 from tenora_engine import assemble
+from tenora_engine.config import KvDtype
 from tenora_engine.kernels import lora_apply, lora_launch, on_triton
 from tenora_engine.wire import AdapterUse
 
@@ -53,3 +56,25 @@ def test_the_engine_answers_as_on_the_reference(
         for entry, want in zip([*prompt[1:], *logprobs], [*want_prompt[1:], *want_logprobs], strict=True):
             assert entry.token_id == want.token_id
             assert entry.logprob == pytest.approx(want.logprob, abs=1e-4)
+
+
+@pytest.mark.parametrize("kv_dtype", [KvDtype.FP8, KvDtype.INT8])
+def test_on_a_quantised_cache(
+    make_engine: Callable[..., EngineUnderTest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kv_dtype: KvDtype
+):
+    """A model with biases, so that keys have an offset: prompts in chunks and decoding, as on the reference up to what
+    a number does that falls on the other side of a rounding."""
+    model = tiny_llama(tmp_path / "model", attention_bias=True)
+    prompts = [random.Random(seed).choices(range(3, TINY_VOCAB), k=10 + 9 * seed) for seed in range(2)]
+
+    def logprobs() -> list[list[float]]:
+        engine = make_engine(model, kv_dtype=kv_dtype, max_batch_tokens=16, max_sequences=4)
+        ids = [engine.submit(prompt, max_tokens=2, logprobs=0, prompt_logprobs=0) for prompt in prompts]
+        told = engine.finish()
+        answers = [told[request_id] for request_id in ids]
+        return [[entry.logprob for entry in [*a.prompt_logprobs[1:], *a.logprobs[0]]] for a in answers]
+
+    wanted = logprobs()
+    monkeypatch.setattr(assemble, "kernels_for", lambda *_: on_triton.TRITON)
+    for got, want in zip(logprobs(), wanted, strict=True):
+        assert got == pytest.approx(want, abs=0.05)
