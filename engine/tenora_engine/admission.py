@@ -46,8 +46,6 @@ def admit(submit: Submit, route: bytes, now: float, capacity: Capacity) -> Reque
     """The request behind a `Submit`. Raises Refused."""
     if submit.base_fingerprint != capacity.base_fingerprint:
         raise Refused(FailCode.BASE_MISMATCH, "this engine serves another base model")
-    if submit.grammar is not None:
-        _invalid(f"grammar ({submit.grammar.kind}) is not served by this engine")
     sampling = submit.sampling
     _check_prompt(submit, capacity)
     _check_sampling(sampling, capacity.vocab_size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,20 +18,24 @@ from tenora_adapters.base import BaseModel, BaseModelError, read_base_model, wei
 from tenora_adapters.blobs import BlobError, open_store
 from tenora_engine.admission import Capacity
 from tenora_engine.block_copies import BlockCopies
-from tenora_engine.config import CpuKernels, Dtype, EngineConfig, Weights
+from tenora_engine.config import CpuKernels, Device, Dtype, EngineConfig, Weights
 from tenora_engine.core import EngineCore
 from tenora_engine.cpu.native import native_for
 from tenora_engine.cpu.recorded import record
 from tenora_engine.errors import StartError
 from tenora_engine.executor import Executor
+from tenora_engine.grammar.compiler import GrammarCompiler
+from tenora_engine.grammar.grammars import Grammars
+from tenora_engine.grammar.vocabulary import read_vocabulary
 from tenora_engine.kernels import REFERENCE, Kernels, kernels_for
-from tenora_engine.kernels.kv import allocate_kv
+from tenora_engine.kernels.kv import LayerKv, allocate_kv, kv_token_bytes
 from tenora_engine.kv.prefix_cache import PrefixCache
 from tenora_engine.lora.loader import AdapterLoader, AdapterSource
 from tenora_engine.lora.residency import Residency
 from tenora_engine.lora.weights import DeviceSlots
-from tenora_engine.model.decoder import Decoder
+from tenora_engine.model.decoder import Adapters, Decoder
 from tenora_engine.model.hf_config import read_spec
+from tenora_engine.model.kv_format import KvFormat, choose_kv_dtype, kv_format
 from tenora_engine.model.spec import ModelSpec, UnsupportedModel
 from tenora_engine.model.weights import load_weights
 from tenora_engine.runner import Runner
@@ -42,6 +46,8 @@ log = logging.getLogger(__name__)
 
 # Of the machine's memory, for the KV cache where --kv-blocks does not say. Its pages are touched only when used.
 _KV_SHARE: Final = 1 / 8
+# Of what a GPU has free once it has the base's weights: the rest is for adapters, graphs and a step's own tensors.
+_FREE_GPU_SHARE: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +55,14 @@ class Engine:
     core: EngineCore
     executor: Executor
     loader: AdapterLoader
+    compiler: GrammarCompiler
     cache: PrefixCache
 
     def close(self) -> None:
         self.core.close()
         self.executor.close()
         self.loader.close()
+        self.compiler.close()
 
 
 def build_engine(
@@ -66,7 +74,7 @@ def build_engine(
 
     `wake` is called from another thread when an adapter has been loaded and `core.step` should be called.
     """
-    device = torch.device("cpu")
+    device = choose_device(config.device)
     threads = config.threads or os.cpu_count() or 1
     torch.set_num_threads(threads)
     started = clock()
@@ -81,21 +89,34 @@ def build_engine(
     except (UnsupportedModel, BaseModelError, BlobError, SafetensorError, OSError, ValueError) as error:
         raise StartError(str(error)) from error
 
+    kv = kv_format(choose_kv_dtype(config.kv_dtype, dtype, device), spec, decoder.weights)
     max_model_len = min(config.max_model_len or spec.context_length, spec.context_length)
-    num_blocks = config.kv_blocks or _blocks_by_memory(spec, config, dtype, max_model_len)
+    num_blocks = config.kv_blocks or _blocks_by_memory(spec, config, kv.dtype, max_model_len, device)
     cache = PrefixCache(num_blocks, config.block_size, enabled=config.prefix_cache)
     memory = allocate_kv(
-        spec.num_layers, num_blocks, config.block_size, spec.num_kv_heads, spec.head_dim, dtype, device
+        spec.num_layers,
+        num_blocks,
+        config.block_size,
+        spec.num_kv_heads,
+        spec.head_dim,
+        kv.dtype,
+        device,
+        kv.key_offsets,
     )
     slots = DeviceSlots(config.adapter_slots, spec, decoder.kernels, dtype, device)
     loader = AdapterLoader(AdapterSource(store, base, spec, dtype).load, wake)
     residency = Residency(slots, config.adapter_slots, config.host_adapters, loader, clock)
-    decoder = record(decoder, memory, slots.adapters, config.max_batch_tokens, threads)
+    if device.type == "cpu":
+        decoder = record(decoder, memory, slots.adapters, config.max_batch_tokens, threads)
+    elif config.cuda_graphs and kernels is not REFERENCE:
+        decoder = _graphed(decoder, memory, slots.adapters, config.max_sequences, max_model_len)
     runner = Runner(decoder, memory, config.block_size, slots.adapters)
     executor = Executor(runner, BlockCopies(memory, config.host_kv_blocks), config.block_size, residency.slot_of, clock)
     speculator = Speculator(config.draft_tokens, _tokenize(config.model)) if config.draft_tokens else None
+    vocabulary = read_vocabulary(config.model, spec.vocab_size, tuple(spec.eos_token_ids))
+    compiler = GrammarCompiler(vocabulary, config.grammar_seconds, config.grammar_memory_mb << 20, wake)
     core = EngineCore(
-        capacity=_capacity(config, spec, base, max_model_len, num_blocks, dtype),
+        capacity=_capacity(config, spec, base, max_model_len, num_blocks, kv),
         scheduler=Scheduler(
             _limits(config, num_blocks),
             cache,
@@ -105,6 +126,7 @@ def build_engine(
             swap_cost=SwapCost(config.swap_block_tokens),
         ),
         residency=residency,
+        grammars=Grammars(vocabulary, compiler, config.grammar_cache_mb << 20),
         executor=executor,
         clock=clock,
         max_waiting=config.max_waiting,
@@ -120,7 +142,7 @@ def build_engine(
         config.block_size,
         clock() - started,
     )
-    return Engine(core, executor, loader, cache)
+    return Engine(core, executor, loader, compiler, cache)
 
 
 def _tokenize(model: Path) -> Callable[[str], list[int]]:
@@ -161,12 +183,36 @@ def choose_dtype(asked: Dtype, kernels: Kernels) -> torch.dtype:
     return torch.bfloat16 if multiplies or kernels is not REFERENCE else torch.float32
 
 
-def _blocks_by_memory(spec: ModelSpec, config: EngineConfig, dtype: torch.dtype, max_model_len: int) -> int:
+def choose_device(asked: Device) -> torch.device:
+    """Raises StartError when there is no GPU where one is asked for."""
+    there = torch.cuda.is_available()
+    if asked is Device.CUDA and not there:
+        raise StartError("no GPU that this torch can use")
+    return torch.device("cuda", 0) if there and asked is not Device.CPU else torch.device("cpu")
+
+
+def _graphed(
+    decoder: Decoder, memory: Sequence[LayerKv], adapters: Adapters, max_rows: int, context: int
+) -> Decoder:
+    from tenora_engine.model.graphs import CudaRecorder, GraphedDecoder
+
+    graphed = GraphedDecoder(decoder, memory, adapters, max_rows=max_rows, context=context, recorder=CudaRecorder())
+    graphed.warm_up()
+    return graphed
+
+
+def _blocks_by_memory(
+    spec: ModelSpec, config: EngineConfig, kv_dtype: torch.dtype, max_model_len: int, device: torch.device
+) -> int:
     """At least one sequence of full length; at most what all sequences could ever fill."""
-    block_bytes = 2 * spec.num_layers * spec.kv_size * config.block_size * dtype.itemsize
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    token_bytes = spec.num_layers * kv_token_bytes(spec.num_kv_heads, spec.head_dim, kv_dtype)
+    block_bytes = config.block_size * token_bytes
+    if device.type == "cuda":
+        memory = torch.cuda.mem_get_info(device)[0] * _FREE_GPU_SHARE
+    else:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _KV_SHARE
     per_sequence = -(-max_model_len // config.block_size)
-    return max(per_sequence, min(int(memory * _KV_SHARE) // block_bytes, per_sequence * config.max_sequences))
+    return max(per_sequence, min(int(memory) // block_bytes, per_sequence * config.max_sequences))
 
 
 def _tenant_blocks(config: EngineConfig, num_blocks: int) -> int:
@@ -185,7 +231,7 @@ def _limits(config: EngineConfig, num_blocks: int) -> Limits:
 
 
 def _capacity(
-    config: EngineConfig, spec: ModelSpec, base: BaseModel, max_model_len: int, num_blocks: int, dtype: torch.dtype
+    config: EngineConfig, spec: ModelSpec, base: BaseModel, max_model_len: int, num_blocks: int, kv: KvFormat
 ) -> Capacity:
     return Capacity(
         base_fingerprint=base.fingerprint,
@@ -193,6 +239,6 @@ def _capacity(
         eos_token_ids=frozenset(spec.eos_token_ids),
         max_model_len=max_model_len,
         kv_tokens=_tenant_blocks(config, num_blocks) * config.block_size,
-        kv_dtype=str(dtype).removeprefix("torch."),
+        kv_dtype=kv.name,
         num_adapter_slots=min(config.adapter_slots, config.tenant_adapter_slots or config.adapter_slots),
     )

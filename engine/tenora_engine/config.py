@@ -13,12 +13,28 @@ from typing import Final
 ENVIRONMENT_PREFIX: Final = "TENORA_ENGINE_"
 
 
+class Device(StrEnum):
+    """Where the model is computed. `auto`: on the first GPU that torch can use, else on the CPU."""
+
+    AUTO = "auto"
+    CPU = "cpu"
+    CUDA = "cuda"  # NVIDIA's or AMD's
+
+
 class Dtype(StrEnum):
     """In which numbers the model is computed. `auto`: bf16 where that is no slower on this machine, else fp32."""
 
     AUTO = "auto"
     BF16 = "bf16"
     FP32 = "fp32"
+
+
+class KvDtype(StrEnum):
+    """In which numbers keys and values are kept. `auto`: those of the model."""
+
+    AUTO = "auto"
+    FP8 = "fp8"  # e4m3
+    INT8 = "int8"
 
 
 class CpuKernels(StrEnum):
@@ -42,7 +58,10 @@ class EngineConfig:
     model: Path  # folder of the base model, Hugging Face layout
     blobs: str  # URL of the blob store, see `tenora_adapters.blobs`
     engine_id: str = "engine-0"
+    device: Device = Device.AUTO
+    cuda_graphs: bool = True  # a GPU's steps of decoding are launched as a whole
     dtype: Dtype = Dtype.AUTO
+    kv_dtype: KvDtype = KvDtype.AUTO
     weights: Weights = Weights.MODEL
     cpu_kernels: CpuKernels = CpuKernels.AUTO
     threads: int | None = None  # None: as many as there are cores
@@ -62,6 +81,9 @@ class EngineConfig:
     batch_patience_s: float = 30.0  # how long the batch class waits for a turn while interactive requests come
     prefix_cache: bool = True
     async_step: bool = False  # plan a step while the one before it is computed
+    grammar_seconds: int = 10  # of processor time, to compile one grammar
+    grammar_memory_mb: int = 1024  # to compile one grammar
+    grammar_cache_mb: int = 256  # compiled grammars that are kept
     draft_tokens: int = 0  # guessed for one sequence in one step, at most; 0: nothing is guessed
     drain_s: float = 20.0  # how long running requests may take to end after SIGTERM
 
@@ -85,7 +107,10 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str] = os.e
     option("model", Path, "folder of the base model (Hugging Face layout)")
     option("blobs", str, "URL of the adapters' blob store: file:///folder")
     option("engine_id", str, "stable name of this replica")
+    option("device", Device, "auto, cpu or cuda (the first GPU; CUDA_VISIBLE_DEVICES chooses among several)")
+    option("cuda_graphs", _switch, "on or off: launch a GPU's steps of decoding as a whole")
     option("dtype", Dtype, "auto, bf16 or fp32")
+    option("kv_dtype", KvDtype, "of the KV cache: auto (as the model), fp8 or int8")
     option("weights", Weights, "model: as `dtype` says; int8: half the memory of bf16, and less exact")
     option("cpu_kernels", CpuKernels, "auto, native (refuse to start without the native library) or torch")
     option("threads", _positive, "threads of the computation; default: all cores")
@@ -105,6 +130,9 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str] = os.e
     option("batch_patience_s", float, "seconds after which waiting batch requests get a turn")
     option("prefix_cache", _switch, "on or off")
     option("async_step", _switch, "plan a step while the one before it is computed: on or off")
+    option("grammar_seconds", _positive, "seconds of processor time to compile one grammar")
+    option("grammar_memory_mb", _positive, "MiB of memory to compile one grammar")
+    option("grammar_cache_mb", _positive, "MiB of compiled grammars that are kept")
     option("draft_tokens", _count, "tokens guessed for one sequence in one step, where that pays; 0: none")
     option("drain_s", float, "seconds for running requests to end after SIGTERM")
     options = parser.parse_args(arguments)

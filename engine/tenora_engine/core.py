@@ -16,12 +16,13 @@ from tenora_engine.admission import Capacity, admit
 from tenora_engine.drawing import ChunkResult, Draw, Failure, wanted
 from tenora_engine.errors import AdapterUnavailable, Refused
 from tenora_engine.executor import Executor, Launch, StepResults
+from tenora_engine.grammar.grammars import Grammars
 from tenora_engine.live import LiveRequests, News
 from tenora_engine.lora.residency import Residency
 from tenora_engine.request import Request, RequestKey, Sequence, SequenceState
 from tenora_engine.scheduler import Plan, Scheduler
 from tenora_engine.speculation import Speculator
-from tenora_engine.wire import FailCode, FinishReason, Submit
+from tenora_engine.wire import FailCode, FinishReason, Grammar, Submit
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class EngineCore:
         capacity: Capacity,
         scheduler: Scheduler,
         residency: Residency,
+        grammars: Grammars,
         executor: Executor,
         clock: Callable[[], float],
         max_waiting: int,
@@ -67,13 +69,14 @@ class EngineCore:
         self.capacity = capacity
         self.scheduler = scheduler
         self.residency = residency
+        self.grammars = grammars
         self.max_waiting = max_waiting
         self.draining = False
         self._executor = executor
         self._clock = clock
         self._plan_ahead = plan_ahead
         self._speculator = speculator
-        self._live = LiveRequests(scheduler, residency, speculator)
+        self._live = LiveRequests(scheduler, residency, grammars, speculator)
         self._ahead: _Flight | None = None  # launched, and told what to draw
         self._progress = True
 
@@ -96,6 +99,13 @@ class EngineCore:
         else:
             self._live.add(request)
             self.scheduler.add(request)
+            self._constrain(request, submit.grammar)
+
+    def _constrain(self, request: Request, grammar: Grammar | None) -> None:
+        try:
+            self.grammars.want(request, grammar)
+        except Refused as refusal:
+            self._live.fail(request, refusal)
 
     def abort(self, route: bytes, request_id: str) -> None:
         """End a live request; nothing to do for any other."""
@@ -149,6 +159,7 @@ class EngineCore:
     def step(self) -> dict[bytes, News]:
         """Commit one engine step: the one that was launched ahead, if there is one. The news, by gateway."""
         self._collect_adapters()
+        self._collect_grammars()
         self._abort_overdue()
         flight, self._ahead = self._ahead, None
         if flight is None:
@@ -194,6 +205,8 @@ class EngineCore:
                 continue
             try:
                 draws.append(wanted(part, self.capacity.vocab_size))
+            except Refused as refusal:
+                self._live.fail(sequence.request, refusal)
             except Exception:  # whatever one grammar brings, the others are to be served
                 log.exception("the grammar of request %s failed", sequence.request.key.request_id)
                 self._live.fail(sequence.request, GRAMMAR_FAILED)
@@ -219,6 +232,8 @@ class EngineCore:
         if not self._follows_grammar(sequence, token_ids):
             self._live.fail(request, GRAMMAR_FAILED)
             return
+        if sequence.constraint is not None and sequence.constraint.is_terminated:
+            sequence.finish_reason = FinishReason.STOP  # whatever min_tokens and ignore_eos say: nothing can follow
         if self._speculator is not None and token_ids:
             self._speculator.learn(sequence, len(token_ids), len(result.chunk.drafts))
         request.prompt_logprobs += result.prompt_logprobs
@@ -261,6 +276,10 @@ class EngineCore:
             refusal = Refused(FailCode.ADAPTER_UNAVAILABLE, failure.error.message, retryable=failure.error.retryable)
             for request in self._live.using(failure.digest):
                 self._live.fail(request, refusal)
+
+    def _collect_grammars(self) -> None:
+        for failure in self.grammars.collect():
+            self._live.fail(failure.request, failure.refusal)
 
     def _abort_overdue(self) -> None:
         now = self._clock()

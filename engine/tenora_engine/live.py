@@ -8,6 +8,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 from tenora_engine.errors import Refused
+from tenora_engine.grammar.grammars import Grammars
 from tenora_engine.lora.residency import Residency
 from tenora_engine.request import Request, RequestKey, Sequence, SequenceState
 from tenora_engine.sampler import Sampled
@@ -27,9 +28,12 @@ class News:
 class LiveRequests:
     """A request is live from `add` to the method that ends it; then all that it held is free."""
 
-    def __init__(self, scheduler: Scheduler, residency: Residency, speculator: Speculator | None) -> None:
+    def __init__(
+        self, scheduler: Scheduler, residency: Residency, grammars: Grammars, speculator: Speculator | None
+    ) -> None:
         self._scheduler = scheduler
         self._residency = residency
+        self._grammars = grammars
         self._speculator = speculator
         self._requests: dict[RequestKey, Request] = {}
         self._news: defaultdict[bytes, News] = defaultdict(News)
@@ -123,4 +127,5 @@ class LiveRequests:
             if self._speculator is not None:
                 self._speculator.forget(sequence)
         self._residency.unwant(request.adapters)
+        self._grammars.forget(request)
         del self._requests[request.key]

@@ -27,6 +27,8 @@ PROTOCOL_VERSION: Final = 1
 HEARTBEAT_S: Final = 0.5
 GATEWAY_TIMEOUT_S: Final = 5.0
 ENGINE_TIMEOUT_S: Final = 3.0
+# So begins the message of a failure for which the request's grammar is to blame.
+GRAMMAR_REFUSED: Final = "The grammar cannot be served: "
 
 
 class FinishReason(StrEnum):
@@ -100,6 +102,11 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Grammar(msgspec.Struct, frozen=True):
+    """What the text of every choice must look like. `source` by kind: nothing for json_object; a schema (JSON Schema
+    2020-12); an expression (ECMA-262) that the whole text matches; a JSON array of texts; rules whose first is `root`
+    (GBNF).
+    """
+
     kind: GrammarKind
     source: str
 

@@ -25,7 +25,18 @@ from tenora_adapters.publish import publish
 from tenora_adapters.validate import validate_package
 from tenora_engine.assemble import Engine, build_engine
 from tenora_engine.config import Dtype, EngineConfig
-from tenora_engine.wire import AdapterUse, FailCode, Failed, FinishReason, Output, Sampling, Submit, TokenLogprob, Usage
+from tenora_engine.wire import (
+    AdapterUse,
+    FailCode,
+    Failed,
+    FinishReason,
+    Grammar,
+    Output,
+    Sampling,
+    Submit,
+    TokenLogprob,
+    Usage,
+)
 
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 TINY_VOCAB = 128
@@ -182,6 +193,7 @@ class EngineUnderTest:
         tenant: str = "tenant",
         deadline_s: float | None = None,
         base_fingerprint: str | None = None,
+        grammar: Grammar | None = None,
         **sampling: Any,
     ) -> str:
         """Submit a greedy request for 16 tokens, unless told otherwise; its request id."""
@@ -199,6 +211,7 @@ class EngineUnderTest:
                 base_fingerprint=base_fingerprint or self.core.capacity.base_fingerprint,
                 adapters=uses,
                 deadline_s=deadline_s,
+                grammar=grammar,
             ),
             ROUTE,
         )
@@ -211,10 +224,10 @@ class EngineUnderTest:
                 self.answers[event.request_id].take(event)
 
     def step_when_ready(self) -> None:
-        """A step; when it had nothing to do, wait for an adapter first."""
+        """A step; when it had nothing to do, wait for an adapter or a grammar first."""
         self.step()
         if self.core.idle and self.core.has_requests:
-            assert self._woken.wait(10), "nothing to do, and no adapter on its way"
+            assert self._woken.wait(60), "nothing to do, and neither adapter nor grammar on its way"
 
     def finish(self) -> dict[str, Answer]:
         """Step until every request has ended."""

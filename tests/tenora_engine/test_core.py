@@ -16,8 +16,6 @@ from tenora_engine.wire import (
     AdapterUse,
     FailCode,
     FinishReason,
-    Grammar,
-    GrammarKind,
     Sampling,
     Submit,
     Usage,
@@ -128,15 +126,6 @@ def test_more_adapters_than_slots_are_refused(make_engine: Make, world: World):
     """ENG-04: slot demand beyond what exists."""
     engine = make_engine(adapter_slots=1)
     assert engine.ask(prompt(4), [world.digests["r1"], world.digests["r4"]]).fail_code is FailCode.INVALID
-
-
-def test_a_grammar_is_refused_by_name(engine: EngineUnderTest):
-    grammar = Grammar(GrammarKind.JSON_SCHEMA, "{}")
-    submit = Submit("g", [3], Sampling(), "tenant", b"", engine.core.capacity.base_fingerprint, grammar=grammar)
-    engine.core.submit(submit, ROUTE)
-    answer = engine.finish()["g"]
-    assert answer.fail_code is FailCode.INVALID
-    assert "json_schema" in answer.failed.message
 
 
 def test_another_base_is_refused(engine: EngineUnderTest):

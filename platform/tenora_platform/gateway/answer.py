@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tenora_adapters.token_bytes import TokenBytes
 from tenora_engine.wire import FinishReason, Output, TokenLogprob
-from tenora_platform.gateway.detokenize import Detokenizer, TokenBytes
+from tenora_platform.gateway.detokenize import Detokenizer
 from tenora_platform.gateway.stops import StopMatcher
 
 

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from tenora_adapters.token_bytes import TokenBytes
 from tenora_engine.wire import TokenLogprob
 from tenora_platform.gateway.answer import Finish, Piece
-from tenora_platform.gateway.detokenize import TokenBytes
 from tenora_platform.gateway.errors import InvalidRequest
 from tenora_platform.gateway.requests import ChatRequest, Message
 from tenora_platform.gateway.tab import Charged

@@ -9,9 +9,10 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from tenora_adapters.token_bytes import TokenBytes
 from tenora_engine.wire import TokenLogprob
 from tenora_platform.gateway.answer import Finish, Piece
-from tenora_platform.gateway.detokenize import Detokenizer, TokenBytes
+from tenora_platform.gateway.detokenize import Detokenizer
 from tenora_platform.gateway.requests import CompletionRequest
 from tenora_platform.gateway.tab import Charged
 from tenora_platform.gateway.tokenizer import Tokenizer

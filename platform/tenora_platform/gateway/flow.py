@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 from uuid import UUID, uuid4
 
+from tenora_adapters.token_bytes import TokenBytes
 from tenora_engine.wire import AdapterUse, FailCode, FinishReason, Submit
 from tenora_platform.gateway.answer import Answer, Piece
 from tenora_platform.gateway.catalog import Base, Principal
-from tenora_platform.gateway.detokenize import TokenBytes
 from tenora_platform.gateway.directory import Directory, Model
 from tenora_platform.gateway.engines import Engines
 from tenora_platform.gateway.errors import (
@@ -90,7 +90,7 @@ class Generations:
         """Yields Opened, Pieces, Closed. Raises GatewayError."""
         started_at, event_id = datetime.now(UTC), uuid4()
         asked = parse(endpoint.request, body)
-        model = await self.directory.resolve(principal, asked.model)
+        model = await self.directory.resolve(principal, asked.model, asked.user)
         tokenizer = await self._tokenizer(model)
         context_length = self._context_length(model.base)
         prompts = await _tokenize(endpoint, asked, tokenizer, context_length)

@@ -18,7 +18,7 @@ import tokenizers
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from tenora_platform.gateway.detokenize import TokenBytes, UnsupportedTokenizer
+from tenora_adapters.token_bytes import TokenBytes, UnsupportedTokenizer
 
 _INLINE_CHARACTERS: Final = 4096  # longer texts are tokenised in a thread, so that the event loop keeps answering
 

@@ -9,8 +9,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from tenora_adapters.token_bytes import TokenBytes
 from tenora_platform.gateway.answer import Piece
-from tenora_platform.gateway.detokenize import TokenBytes
 from tenora_platform.gateway.tab import Charged
 
 LOWEST_LOGPROB: Final = -9999.0  # JSON has no -Infinity

@@ -12,10 +12,10 @@ import pytest
 from gateway_under_test import BASE, CONTEXT, FINGERPRINT, Database, TenantOfTest, write_toy_model
 from sqlalchemy import NullPool, create_engine
 
+from tenora_adapters.token_bytes import TokenBytes
 from tenora_platform.control.bootstrap import migrate
 from tenora_platform.db.models import BaseModelRow
 from tenora_platform.db.session import PLATFORM, session_factory
-from tenora_platform.gateway.detokenize import TokenBytes
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,7 @@ TEMPLATE = (
 
 
 def _byte_symbols() -> list[str]:
-    from tenora_platform.gateway.detokenize import _ALPHABET
+    from tenora_adapters.token_bytes import _ALPHABET
 
     by_byte = {byte: symbol for symbol, byte in _ALPHABET.items()}
     return [by_byte[byte] for byte in range(256)]

@@ -10,7 +10,8 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenora_platform.gateway.detokenize import Detokenizer, TokenBytes, UnsupportedTokenizer
+from tenora_adapters.token_bytes import TokenBytes, UnsupportedTokenizer
+from tenora_platform.gateway.detokenize import Detokenizer
 
 BYTES = TokenBytes([bytes([byte]) for byte in range(256)])
 
