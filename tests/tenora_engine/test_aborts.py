@@ -35,10 +35,12 @@ def serving(world: World, **options: int | bool) -> Iterator[Server]:
         server = Server(config)
         thread = threading.Thread(target=server.run, name="server")
         thread.start()
-        yield server
-        server.terminate()
-        server.terminate()
-        thread.join(30)
+        try:
+            yield server
+        finally:  # also when the test has failed, or its process would never end
+            server.terminate()
+            server.terminate()
+            thread.join(30)
         assert not thread.is_alive()
 
 
