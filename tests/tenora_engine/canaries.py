@@ -158,6 +158,17 @@ class _Slots:
         self.content[slot] = weights
 
 
+class _NoGrammars:
+    def want(self, request: Any, grammar: Any) -> None:
+        pass
+
+    def forget(self, request: Any) -> None:
+        pass
+
+    def collect(self) -> list[Any]:
+        return []
+
+
 class CanaryEngine:
     """A core with scheduler, prefix cache and residency as they are, and the model above."""
 
@@ -174,9 +185,16 @@ class CanaryEngine:
             Limits(max_sequences=4, max_batch_tokens=12), self.cache, self.residency, core.get("speculator")
         )
         capacity = Capacity("base", VOCAB, frozenset({END}), 60, num_blocks * BLOCK, "canary", num_slots)
-        executor: Any = self.executor
+        doubles: dict[str, Any] = {"grammars": _NoGrammars(), "executor": self.executor}
         self.core = EngineCore(
-            capacity, self.scheduler, self.residency, executor, lambda: 0.0, 64, plan_ahead=plan_ahead, **core
+            capacity=capacity,
+            scheduler=self.scheduler,
+            residency=self.residency,
+            clock=lambda: 0.0,
+            max_waiting=64,
+            plan_ahead=plan_ahead,
+            **doubles,
+            **core,
         )
         self.answers: list[Answer] = []
         self._by_id: defaultdict[str, list[Answer]] = defaultdict(list)

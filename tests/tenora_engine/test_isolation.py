@@ -255,26 +255,27 @@ def test_a_step_that_fails_as_a_whole_is_survived(engine: EngineUnderTest, monke
 
 
 class Raises(Script):
-    """Fails when it is asked to go on."""
+    """Fails when it is told what was drawn."""
 
     def accept(self, token_id: int) -> bool:
         raise RuntimeError("injected")
 
 
+class Refuses(Script):
+    """Does not take what it allowed."""
+
+    def accept(self, token_id: int) -> bool:
+        return False
+
+
 @pytest.mark.parametrize(
-    "grammar",
-    [
-        Script([range(3, TINY_VOCAB)] * 20, raises_at=3),
-        Script([range(3, TINY_VOCAB)] * 3),
-        Raises([range(3, TINY_VOCAB)] * 20),
-    ],
-    ids=["mask", "end", "accept"],
+    "kind", [functools.partial(Script, raises_at=3), Raises, Refuses], ids=["mask", "raise", "refuse"]
 )
-def test_an_exception_in_one_grammar_ends_one_request(engine: EngineUnderTest, grammar: Script):
-    """ENG-04: where its mask is made, where it has nothing more to allow, where it is told what was drawn."""
+def test_an_exception_in_one_grammar_ends_one_request(engine: EngineUnderTest, kind: Callable[..., Script]):
+    """ENG-04: where its mask is made, and where it is told what was drawn."""
     ids = [engine.submit(prompt(8, seed)) for seed in range(3)]
     requests = {request.key.request_id: request for request in engine.core._live}
-    requests[ids[1]].sequences[0].constraint = grammar
+    requests[ids[1]].sequences[0].constraint = kind([range(3, TINY_VOCAB)] * 20)
     answers = engine.finish()
     assert answers[ids[1]].fail_code is FailCode.INTERNAL
     for index in (0, 2):
