@@ -13,6 +13,8 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
+from tenora_engine.kernels.lora_slots import TableSlots
+
 ROUNDED = {tl.bfloat16: (torch.bfloat16, torch.uint16), tl.float8e4nv: (torch.float8_e4m3fn, torch.uint8)}
 
 
@@ -63,13 +65,20 @@ def numbers_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def guarded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No load or store touches memory outside the kernel's arguments, not even for a value that is dropped."""
+    """No load or store touches memory outside the kernel's arguments and the adapters in slots, not even for a value
+    that is dropped: on a GPU that can be a fault."""
     begins, ends = np.empty(0, np.uint64), np.empty(0, np.uint64)
-    arguments = GridExecutor._init_args_hst
+    make, arguments = TableSlots.__init__, GridExecutor._init_args_hst
+    made: list[TableSlots] = []
+
+    def noted_make(slots: TableSlots, *shape: Any) -> None:
+        make(slots, *shape)
+        made.append(slots)
 
     def noted(executor: GridExecutor, given: Sequence[Any], named: dict[str, Any]) -> Any:
         nonlocal begins, ends
-        storages = [tensor.untyped_storage() for tensor in given if isinstance(tensor, torch.Tensor)]
+        placed = [tensor for slots in made for tensors in slots._placed for tensor in tensors]
+        storages = [tensor.untyped_storage() for tensor in [*given, *placed] if isinstance(tensor, torch.Tensor)]
         ranges = sorted({(storage.data_ptr(), storage.data_ptr() + storage.nbytes()) for storage in storages})
         begins, ends = np.array(ranges, dtype=np.uint64).T
         return arguments(executor, given, named)
@@ -84,6 +93,7 @@ def guarded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(InterpreterBuilder, access, check)
 
+    monkeypatch.setattr(TableSlots, "__init__", noted_make)
     monkeypatch.setattr(GridExecutor, "_init_args_hst", noted)
     checked("create_masked_load", 0)
     checked("create_masked_store", 1)

@@ -121,21 +121,21 @@ class PagedAttention:
     def __init__(
         self, batch: AttentionBatch, device: torch.device, dtype: torch.dtype, capacity: Capacity | None = None
     ) -> None:
-        self._batch, self._device, self._dtype, self._capacity = batch, device, dtype, capacity
+        self.batch, self._device, self._dtype, self._capacity = batch, device, dtype, capacity
         self._tables: dict[tuple[int, int | None], Tables] = {}
 
     def refill(self, batch: AttentionBatch) -> None:
         """Another step for the launches made so far, in the same memory. Raises ValueError beyond the capacity."""
-        self._batch = batch
+        self.batch = batch
         for tables in self._tables.values():
             tables.refill(batch)
 
     def __call__(self, q: Tensor, cache: LayerKv, scale: float, window: int | None) -> Tensor:
-        _check(q, cache, self._batch)
+        _check(q, cache, self.batch)
         num_heads, head_dim = q.shape[1:]
         kind = (num_heads // cache.keys.shape[2], window)
         if kind not in self._tables:
-            self._tables[kind] = Tables(self._batch, *kind, self._device, self._dtype, self._capacity)
+            self._tables[kind] = Tables(self.batch, *kind, self._device, self._dtype, self._capacity)
         tables = self._tables[kind]
         capacity = tables.capacity
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)

@@ -6,6 +6,7 @@ replays of a CUDA graph. An adapter of rank 8 costs rank-8 memory, whatever lies
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tenora_engine.kernels.lora import LoraPair, LoraShape
+from tenora_engine.kernels.lora_tiles import Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +111,14 @@ class TableSlots:
         affine = pair.affine
         if affine is not None and (affine.shape != (2, self.shape.out_features) or affine.dtype != torch.float32):
             raise ValueError(f"LoRA with gain and offset {affine.dtype} {tuple(affine.shape)} for a layer {self.shape}")
+
+
+def share_ranks(layers: Iterable[TableSlots]) -> Ints:
+    """The ranks of many layers as one array, of which each keeps its part: int64 [layers, num_slots, most slices]."""
+    tables = list(layers)
+    most = max(table.ranks.shape[1] for table in tables)
+    shared = np.zeros((len(tables), tables[0].ranks.shape[0], most), dtype=np.int64)
+    for part, table in zip(shared, tables, strict=True):
+        part[:, : table.ranks.shape[1]] = table.ranks
+        table.ranks = part[:, : table.ranks.shape[1]]
+    return shared

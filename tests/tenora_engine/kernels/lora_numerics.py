@@ -6,10 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
 from tenora_engine.kernels import REFERENCE, lora_apply, lora_launch
 from tenora_engine.kernels.bgmv import bgmv
@@ -24,36 +22,6 @@ CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
 QKV = LoraShape(40, (24, 8, 7))  # nothing a multiple of a block
 Ranks = Sequence[tuple[int, ...]]  # by slot, of each slice
-
-
-@pytest.fixture(autouse=True)
-def guarded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of the plugin's, which knows no adapters in slots: no load touches memory outside them and the kernel's
-    arguments, not even for a value that is dropped: on a GPU that can be a fault."""
-    made: list[TableSlots] = []
-    begins, ends = np.empty(0, np.uint64), np.empty(0, np.uint64)  # of the memory that this launch may read
-    make, arguments, load = TableSlots.__init__, GridExecutor._init_args_hst, InterpreterBuilder.create_masked_load
-
-    def noted_make(slots: TableSlots, *given: Any) -> None:
-        make(slots, *given)
-        made.append(slots)
-
-    def noted_arguments(executor: GridExecutor, given: Sequence[Any], named: dict[str, Any]) -> Any:
-        nonlocal begins, ends
-        placed = [tensor for slots in made for tensors in slots._placed for tensor in tensors]
-        storages = [tensor.untyped_storage() for tensor in [*given, *placed] if isinstance(tensor, torch.Tensor)]
-        ranges = sorted({(storage.data_ptr(), storage.data_ptr() + storage.nbytes()) for storage in storages})
-        begins, ends = np.array(ranges, dtype=np.uint64).T
-        return arguments(executor, given, named)
-
-    def checked_load(builder: InterpreterBuilder, places: Any, mask: Any, *rest: Any) -> Any:
-        touched = places.data[mask.data]
-        assert (touched < ends[np.searchsorted(begins, touched, side="right") - 1]).all()
-        return load(builder, places, mask, *rest)
-
-    monkeypatch.setattr(TableSlots, "__init__", noted_make)
-    monkeypatch.setattr(GridExecutor, "_init_args_hst", noted_arguments)
-    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", checked_load)
 
 
 def tolerance(dtype: torch.dtype) -> float:

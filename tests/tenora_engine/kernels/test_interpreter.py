@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
+FILES = sorted(file.name for file in Path(__file__).parent.glob("*_numerics.py"))
 
-@pytest.mark.parametrize(
-    "file",
-    ["lora_numerics.py", "rowwise_numerics.py", "attention_numerics.py", "kv_numerics.py", "engine_numerics.py"],
-)
+
+@pytest.mark.parametrize("file", FILES)
 def test_in_the_interpreter(file: str):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__).with_name(file))]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
