@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from tenora_adapters.token_bytes import TokenBytes
 from tenora_engine.wire import FinishReason, Output, TokenLogprob
 from tenora_platform.gateway.detokenize import Detokenizer
+from tenora_platform.gateway.plan import Plan
 from tenora_platform.gateway.stops import StopMatcher
 
 
@@ -33,7 +34,8 @@ class Piece:
 class _Choice:
     """One choice's text. Nothing that comes after its end is looked at."""
 
-    def __init__(self, token_bytes: TokenBytes, stops: Sequence[str]) -> None:
+    def __init__(self, token_bytes: TokenBytes, stops: Sequence[str], stop_token_ids: Collection[int]) -> None:
+        self._stop_token_ids = stop_token_ids
         self._detokenizer = Detokenizer(token_bytes)
         self._stops = StopMatcher(stops)
         self.num_tokens = 0
@@ -45,6 +47,8 @@ class _Choice:
         taken = 0
         for token_id in output.token_ids:
             taken += 1
+            if token_id in self._stop_token_ids and output.finish_reason is FinishReason.STOP:
+                break  # the last one, and no text
             passed = self._stops.push(self._detokenizer.push(token_id))
             text += passed.text
             if passed.stopped:
@@ -67,9 +71,10 @@ class _Choice:
 class Answer:
     """All choices of one request. Choice `j` of prompt `i` has the index `i * n + j`."""
 
-    def __init__(self, num_prompts: int, n: int, token_bytes: TokenBytes, stops: Sequence[str]) -> None:
-        self._n = n
-        self._choices = [_Choice(token_bytes, stops) for _ in range(num_prompts * n)]
+    def __init__(self, plan: Plan, token_bytes: TokenBytes, stops: Sequence[str]) -> None:
+        self._n = plan.sampling.n
+        stop_token_ids = frozenset(plan.sampling.stop_token_ids)
+        self._choices = [_Choice(token_bytes, stops, stop_token_ids) for _ in range(plan.num_choices)]
         self._num_received = 0
 
     @property

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from uuid import UUID, uuid4
 
 from tenora_adapters.token_bytes import TokenBytes
-from tenora_engine.wire import AdapterUse, FailCode, FinishReason, Submit
+from tenora_engine.wire import GRAMMAR_REFUSED, AdapterUse, FailCode, FinishReason, Submit
 from tenora_platform.gateway.answer import Answer, Piece
 from tenora_platform.gateway.catalog import Base, Principal
 from tenora_platform.gateway.directory import Directory, Model
@@ -99,7 +99,7 @@ class Generations:
 
         intent = _intent(event_id, endpoint, principal, model, started_at)
         tab = Tab(intent, reservation, self.spool, self.limiter)
-        answer = Answer(len(plan.prompts), plan.sampling.n, tokenizer.token_bytes, asked.stops)
+        answer = Answer(plan, tokenizer.token_bytes, asked.stops)
         run: Run | None = None
         outcome, accepted = Outcome.ABORTED, False
         try:
@@ -132,7 +132,7 @@ class Generations:
         except (RunEnded, GatewayError) as error:
             outcome = Outcome.ABORTED if isinstance(error, ClientTooSlow) else Outcome.FAILED
             accepted = isinstance(error, EngineFailed) and error.code not in REFUSALS
-            raise _told(error) from error
+            raise _told(error, plan) from error
         finally:
             if not tab.closed:
                 if run is not None:
@@ -174,6 +174,7 @@ class Generations:
                 cache_salt=cache_salt(self.secret, principal.tenant_id),
                 base_fingerprint=model.base.fingerprint,
                 adapters=() if digest is None else (AdapterUse(digest),),
+                grammar=None if plan.structure is None else plan.structure.grammar,
             )
             for part, prompt in enumerate(plan.prompts)
         ]
@@ -222,12 +223,14 @@ def _heading(intent: UsageEvent, asked: GenerationRequest, model: Model, build: 
     )
 
 
-def _told(error: RunEnded | GatewayError) -> GatewayError:
+def _told(error: RunEnded | GatewayError, plan: Plan) -> GatewayError:
     """What the client is told."""
     match error:
         case GatewayError():
             return error
         case EngineFailed(code=FailCode.INVALID):
+            if plan.structure is not None and error.message.startswith(GRAMMAR_REFUSED):
+                return InvalidRequest(error.message, param=plan.structure.param, code="invalid_value")
             return InvalidRequest(error.message)
         case EngineFailed(code=FailCode.OVERLOADED):
             return Overloaded("The engine is busy. Try again shortly.", retry_after_s=1.0)

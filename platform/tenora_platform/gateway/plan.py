@@ -9,6 +9,7 @@ from tenora_engine.wire import Sampling
 from tenora_platform.gateway.errors import ContextTooLong, InvalidRequest
 from tenora_platform.gateway.limits.policy import Cost
 from tenora_platform.gateway.requests import ChatRequest, CompletionRequest, GenerationRequest
+from tenora_platform.gateway.structure import Structure, structure_of
 from tenora_platform.gateway.tokenizer import Tokenizer
 
 # What "no max_tokens" means. For completions it is OpenAI's own default. For chat OpenAI says "up to the context", but
@@ -23,6 +24,7 @@ class Plan:
 
     prompts: tuple[tuple[int, ...], ...]
     sampling: Sampling
+    structure: Structure | None = None
 
     @property
     def num_choices(self) -> int:
@@ -66,9 +68,10 @@ def make_plan(
         top_p=_or(asked.top_p, 1.0),
         top_k=_top_k(asked.top_k, vocab_size),
         min_p=_or(asked.min_p, 0.0),
+        typical_p=_or(asked.typical_p, 1.0),
         seed=asked.seed,
         n=asked.n or 1,
-        stop_token_ids=() if asked.ignore_eos else tokenizer.eos_ids,
+        stop_token_ids=_stop_token_ids(asked, tokenizer, vocab_size),
         ignore_eos=bool(asked.ignore_eos),
         min_tokens=asked.min_tokens or 0,
         presence_penalty=_or(asked.presence_penalty, 0.0),
@@ -78,7 +81,7 @@ def make_plan(
         logprobs=logprobs,
         prompt_logprobs=logprobs if echo else None,
     )
-    return Plan(prompts=tuple(tuple(prompt) for prompt in prompts), sampling=sampling)
+    return Plan(tuple(tuple(prompt) for prompt in prompts), sampling, structure_of(asked))
 
 
 def _check_prompt(prompt: Sequence[int], vocab_size: int) -> None:
@@ -86,6 +89,16 @@ def _check_prompt(prompt: Sequence[int], vocab_size: int) -> None:
         raise InvalidRequest("The prompt is empty.", param="prompt")
     if (largest := max(prompt)) >= vocab_size:
         raise InvalidRequest(f"Token id {largest} is outside the vocabulary of {vocab_size}.", param="prompt")
+
+
+def _stop_token_ids(asked: GenerationRequest, tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
+    """The model's own, unless they are to be ignored, and the client's."""
+    chosen = asked.stop_token_ids or []
+    if chosen and max(chosen) >= vocab_size:
+        raise InvalidRequest(
+            f"Token id {max(chosen)} is outside the vocabulary of {vocab_size}.", param="stop_token_ids"
+        )
+    return tuple(dict.fromkeys([*(() if asked.ignore_eos else tokenizer.eos_ids), *chosen]))
 
 
 def _max_tokens(asked: GenerationRequest) -> tuple[int | None, int]:

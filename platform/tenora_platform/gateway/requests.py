@@ -12,10 +12,12 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tenora_platform.gateway.errors import InvalidRequest
+from tenora_platform.gateway.structure import StructuredRequest
 
 MAX_CHOICES: Final = 128  # over all prompts of one request
 MAX_STOPS: Final = 4
 MAX_STOP_CHARACTERS: Final = 1024
+MAX_STOP_TOKENS: Final = 64
 MAX_BIASES: Final = 1024
 MAX_TOP_LOGPROBS: Final = 20
 
@@ -36,11 +38,7 @@ class StreamOptions(_Strict):
     include_usage: bool | None = None
 
 
-class ResponseFormat(_Strict):
-    type: Literal["text"]
-
-
-class GenerationRequest(_Strict):
+class GenerationRequest(StructuredRequest):
     """What both endpoints share."""
 
     model: Annotated[str, Field(min_length=1, max_length=512)]
@@ -50,9 +48,11 @@ class GenerationRequest(_Strict):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=2**31)] | None = None  # -1 and 0 are off
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    typical_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: _Int64 | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stop: _Stop | Annotated[list[_Stop], Field(max_length=MAX_STOPS)] | None = None
+    stop_token_ids: Annotated[list[_Token], Field(max_length=MAX_STOP_TOKENS)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
@@ -116,7 +116,6 @@ class ChatRequest(GenerationRequest):
     max_completion_tokens: _MaxTokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    response_format: ResponseFormat | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:
@@ -174,7 +173,7 @@ def parse(kind: type[_Request], body: bytes) -> _Request:
     if not location:
         raise InvalidRequest("The body must be a JSON object.")
     param = _param(location)
-    if location[0] in _NOT_BUILT or param == "response_format.type" or param.endswith("tool_calls"):
+    if location[0] in _NOT_BUILT or param.endswith("tool_calls"):
         raise InvalidRequest(
             f"'{param}' is not supported by this server yet.", param=param, code="unsupported_parameter"
         )

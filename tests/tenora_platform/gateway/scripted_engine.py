@@ -41,6 +41,7 @@ class Script:
     top: Sequence[tuple[bytes, float]] = ()  # alternatives beside every token
     logprob: float = -0.5
     fail: FailCode | None = None  # after the pieces, instead of an end
+    message: str = "scripted failure"
     retryable: bool = False
     endless: bool = False  # the pieces again and again, up to max_tokens
     pause_after: int | None = None  # tokens per choice; goes on when the test sets `go_on`
@@ -208,7 +209,7 @@ class ScriptedEngine:
         at_end = done >= len(script.pieces) and not script.endless
         if at_end and script.fail is not None:
             request_id = request.submit.request_id
-            step.failures.append(Failed(request_id, script.fail, "scripted failure", script.retryable, request.usage))
+            step.failures.append(Failed(request_id, script.fail, script.message, script.retryable, request.usage))
             return False
         if done >= limit:
             step.outputs.append(self._last(request, script.finish if at_end else FinishReason.LENGTH))
