@@ -130,7 +130,7 @@ def build_engine(
         executor=executor,
         clock=clock,
         max_waiting=config.max_waiting,
-        plan_ahead=config.async_step,
+        plan_ahead=device.type == "cuda" if config.async_step is None else config.async_step,
         speculator=speculator,
     )
     log.info(
@@ -191,9 +191,7 @@ def choose_device(asked: Device) -> torch.device:
     return torch.device("cuda", 0) if there and asked is not Device.CPU else torch.device("cpu")
 
 
-def _graphed(
-    decoder: Decoder, memory: Sequence[LayerKv], adapters: Adapters, max_rows: int, context: int
-) -> Decoder:
+def _graphed(decoder: Decoder, memory: Sequence[LayerKv], adapters: Adapters, max_rows: int, context: int) -> Decoder:
     from tenora_engine.model.graphs import CudaRecorder, GraphedDecoder
 
     graphed = GraphedDecoder(decoder, memory, adapters, max_rows=max_rows, context=context, recorder=CudaRecorder())

@@ -80,7 +80,7 @@ class EngineConfig:
     patience_s: float = 5.0  # how long one whose turn it is, and who lacks memory, may be passed by others
     batch_patience_s: float = 30.0  # how long the batch class waits for a turn while interactive requests come
     prefix_cache: bool = True
-    async_step: bool = False  # plan a step while the one before it is computed
+    async_step: bool | None = None  # plan a step while the one before it is computed; None: on a GPU (ADR 7)
     grammar_seconds: int = 10  # of processor time, to compile one grammar
     grammar_memory_mb: int = 1024  # to compile one grammar
     grammar_cache_mb: int = 256  # compiled grammars that are kept
@@ -129,7 +129,7 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str] = os.e
     option("patience_s", float, "seconds for which one that lacks memory may be passed by others")
     option("batch_patience_s", float, "seconds after which waiting batch requests get a turn")
     option("prefix_cache", _switch, "on or off")
-    option("async_step", _switch, "plan a step while the one before it is computed: on or off")
+    option("async_step", _switch, "plan a step while the one before it is computed: on or off; default: on a GPU")
     option("grammar_seconds", _positive, "seconds of processor time to compile one grammar")
     option("grammar_memory_mb", _positive, "MiB of memory to compile one grammar")
     option("grammar_cache_mb", _positive, "MiB of compiled grammars that are kept")

@@ -24,7 +24,7 @@ from tenora_engine.layout import Part
 from tenora_engine.lora.loader import Loaded
 from tenora_engine.lora.residency import Residency
 from tenora_engine.sampler import Sampled
-from tenora_engine.scheduler import Limits, Plan, Scheduler
+from tenora_engine.scheduler import Limits, Plan, Scheduler, SwapCost
 from tenora_engine.wire import AdapterUse, FailCode, Sampling, Submit
 
 VOCAB, END, BLOCK = 40, 2, 4
@@ -169,20 +169,58 @@ class _NoGrammars:
         return []
 
 
+class _Guesses:
+    """A drafter that knows the answer and is wrong now and then."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self.num_right = 0
+        self._dice = dice
+        self.cost = self
+
+    def propose(self, sequence: Any, limit: int) -> tuple[int, ...]:
+        adapters = sequence.request.adapters
+        said_before = len(sequence.tokens) - len(sequence.request.prompt)
+        tokens = answer(sequence.request.prompt, adapters[0].digest if adapters else BASE, said_before + limit)
+        guess = [token if self._dice.random() < 0.8 else 5 for token in tokens[said_before:]]
+        return tuple(guess[: self._dice.randint(0, 4)])
+
+    def pays(self, sequences: Any) -> bool:
+        return self._dice.random() < 0.5
+
+    def learn(self, sequence: Any, num_taken: int, num_drafts: int) -> None:
+        self.num_right += num_taken - 1
+
+    def observe(self, num_tokens: int, num_drawn: int, seconds: float) -> None:
+        pass
+
+    def forget(self, sequence: Any) -> None:
+        pass
+
+    def take_failed(self) -> list[Any]:
+        return []
+
+
 class CanaryEngine:
     """A core with scheduler, prefix cache and residency as they are, and the model above."""
 
     def __init__(
-        self, seed: int, *, num_blocks: int = 14, num_slots: int = 2, plan_ahead: bool = True, **core: Any
+        self, seed: int, *, num_blocks: int = 14, num_host_blocks: int = 0, plan_ahead: bool = True, guess: bool = False
     ) -> None:
+        num_slots = 2
         self.dice = random.Random(seed)
         slots: Any = _Slots()
         self.cache = PrefixCache(num_blocks, BLOCK)
-        self.executor = CanaryExecutor(num_blocks, 0, slots.content, self.dice)
+        self.executor = CanaryExecutor(num_blocks, num_host_blocks, slots.content, self.dice)
         self.residency = Residency(slots, num_slots, num_slots + 1, _Loader(self.dice), lambda: 0.0)
         self.executor.slot_of = self.residency.slot_of
+        self.guesses: Any = _Guesses(self.dice) if guess else None
         self.scheduler = Scheduler(
-            Limits(max_sequences=4, max_batch_tokens=12), self.cache, self.residency, core.get("speculator")
+            Limits(max_sequences=4, max_batch_tokens=12),
+            self.cache,
+            self.residency,
+            self.guesses,
+            host_blocks=num_host_blocks,
+            swap_cost=SwapCost(tokens_per_block=1.0),
         )
         capacity = Capacity("base", VOCAB, frozenset({END}), 60, num_blocks * BLOCK, "canary", num_slots)
         doubles: dict[str, Any] = {"grammars": _NoGrammars(), "executor": self.executor}
@@ -193,8 +231,8 @@ class CanaryEngine:
             clock=lambda: 0.0,
             max_waiting=64,
             plan_ahead=plan_ahead,
+            speculator=self.guesses,
             **doubles,
-            **core,
         )
         self.answers: list[Answer] = []
         self._by_id: defaultdict[str, list[Answer]] = defaultdict(list)
@@ -225,4 +263,5 @@ class CanaryEngine:
     def assert_at_rest(self) -> None:
         assert not self.scheduler.has_sequences
         assert self.cache.pool.num_free == self.cache.pool.num_blocks
+        assert self.scheduler.host_pool.num_free == self.scheduler.host_pool.num_blocks
         assert self.residency.num_pins == 0

@@ -17,11 +17,13 @@ ADAPTERS = [BASE, *(f"{number:064x}" for number in (0x11 << 248, 0x22 << 248, 0x
 
 
 class Interleaving:
-    """Requests, aborts, ids used again, preemptions and poison, at moments that only the seed decides."""
+    """Requests, aborts, ids used again, preemptions, swaps, guesses and poison, when only the seed decides."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(f"interleaving {seed}")
-        self.engine = CanaryEngine(seed, plan_ahead=seed % 5 > 0)
+        self.engine = CanaryEngine(
+            seed, plan_ahead=seed % 5 > 0, num_host_blocks=12 if seed % 2 else 0, guess=seed % 3 == 0
+        )
         self.asked: list[tuple[Answer, str, list[int], str, int]] = []
         self.seen: Counter[str] = Counter()
         stems = [self.dice.choices(range(3, 40), k=self.dice.randint(1, 22)) for _ in range(3)]
@@ -32,6 +34,8 @@ class Interleaving:
         for each in self.asked:
             self._check(*each)
         self.seen["preempted"] += self.engine.scheduler.num_preemptions
+        self.seen["swapped"] += self.engine.scheduler.num_swaps
+        self.seen["guessed"] += self.engine.guesses.num_right if self.engine.guesses else 0
 
     def _act(self, stems: list[list[int]]) -> None:
         core, scheduler, dice = self.engine.core, self.engine.scheduler, self.dice
@@ -91,7 +95,7 @@ def interleave(seeds: range) -> None:
         except Exception as error:
             raise AssertionError(f"seed {seed}: {error}") from error
     # Else the test would be void.
-    for event in ("preempted", "aborted in flight", "complete", "cached", FailCode.NUMERICAL):
+    for event in ("preempted", "swapped", "guessed", "aborted in flight", "complete", "cached", FailCode.NUMERICAL):
         assert seen[event] > len(seeds) // 20, seen
 
 
