@@ -28,6 +28,10 @@ from tenora_platform.settings import Settings
 
 PASSWORD = "correct horse battery staple"
 BASE = "tiny"
+# Adapters and versions point at each other: before versions can be removed.
+NO_POINTERS: dict[str, None] = dict.fromkeys(
+    ("active_version_id", "previous_version_id", "canary_version_id", "canary_percent")
+)
 _HASH = hash_password(PASSWORD)
 
 
@@ -96,7 +100,7 @@ def shared_control(
 def control(shared_control: Control, redis_url: str) -> Control:
     """With the administrator and the base model, and nothing else."""
     with shared_control.resources.sessions(scope=PLATFORM) as session, session.begin():
-        session.execute(update(Adapter).values(active_version_id=None))  # adapters and versions point at each other
+        session.execute(update(Adapter).values(NO_POINTERS))
         for table in reversed(Base.metadata.sorted_tables):
             if table.name != "base_models":
                 session.execute(table.delete())

@@ -13,7 +13,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    column: sa.Column[list[str]] = sa.Column("accepted_names", postgresql.ARRAY(sa.Text()), server_default="{}", nullable=False)
+    column: sa.Column[list[str]] = sa.Column(
+        "accepted_names", postgresql.ARRAY(sa.Text()), server_default="{}", nullable=False
+    )
     op.add_column("base_models", column)
 
 

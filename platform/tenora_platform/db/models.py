@@ -60,6 +60,7 @@ class VersionStatus(StrEnum):
     READY = "ready"
     REJECTED = "rejected"
     RETIRED = "retired"
+    DELETED = "deleted"
 
 
 class ExportStatus(StrEnum):
@@ -133,7 +134,11 @@ class BaseModelRow(Base, Created):
 
 
 class Adapter(Base, Created):
-    """A name of a tenant on a base. `active_version_id` is what the bare name serves; moving it is atomic."""
+    """A name of a tenant on a base, and the versions that the bare name serves; moving it is atomic.
+
+    `canary_percent` of its requests go to the canary, the others to the active version. `previous_version_id` is what
+    a roll back serves again.
+    """
 
     __tablename__ = "adapters"
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
@@ -143,9 +148,19 @@ class Adapter(Base, Created):
     active_version_id: Mapped[uuid.UUID | None] = mapped_column(
         ForeignKey("adapter_versions.id", use_alter=True, name="fk_adapters_active_version")
     )
+    canary_version_id: Mapped[uuid.UUID | None] = mapped_column(
+        ForeignKey("adapter_versions.id", use_alter=True, name="fk_adapters_canary_version")
+    )
+    canary_percent: Mapped[int | None]
+    previous_version_id: Mapped[uuid.UUID | None] = mapped_column(
+        ForeignKey("adapter_versions.id", use_alter=True, name="fk_adapters_previous_version")
+    )
     deleted_at: Mapped[datetime | None]
     __table_args__ = (
         CheckConstraint("name ~ '^[a-z0-9][a-z0-9._-]{0,62}$'", name="name"),
+        CheckConstraint("(canary_version_id IS NULL) = (canary_percent IS NULL)", name="canary"),
+        CheckConstraint("canary_percent BETWEEN 1 AND 99", name="canary_percent"),
+        CheckConstraint("canary_version_id <> active_version_id", name="canary_is_another"),
         UniqueConstraint("id", "tenant_id", name="uq_adapters_id_tenant"),
         Index(
             "uq_adapters_live_name",
@@ -159,7 +174,7 @@ class Adapter(Base, Created):
 
 
 class AdapterVersion(Base, Created):
-    """Immutable once `ready`. Its files lie in the blob store under `digest`."""
+    """Immutable once `ready`. Its files lie in the blob store under `digest`, until nobody's version has it."""
 
     __tablename__ = "adapter_versions"
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
@@ -168,14 +183,16 @@ class AdapterVersion(Base, Created):
     number: Mapped[int]  # 1, 2, 3 ... within the adapter
     digest: Mapped[str] = mapped_column(String(64))
     size_bytes: Mapped[int]
-    status: Mapped[str] = mapped_column(String(16))
+    status: Mapped[str] = mapped_column(String(16))  # moved by control.adapters.states alone
+    promote_when_ready: Mapped[bool] = mapped_column(default=True, server_default="true")
+    ended_at: Mapped[datetime | None]  # when it was rejected or deleted
     report: Mapped[dict[str, Any]]  # what validation found, for a person to act on
     __table_args__ = (
         ForeignKeyConstraint(
             ["adapter_id", "tenant_id"], ["adapters.id", "adapters.tenant_id"], name="fk_version_adapter"
         ),
         UniqueConstraint("adapter_id", "number", name="uq_adapter_versions_number"),
-        CheckConstraint("status IN ('validating', 'ready', 'rejected', 'retired')", name="status"),
+        CheckConstraint("status IN ('validating', 'ready', 'rejected', 'retired', 'deleted')", name="status"),
         CheckConstraint("number > 0 AND size_bytes >= 0", name="counts"),
     )
 

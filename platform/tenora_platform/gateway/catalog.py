@@ -10,11 +10,12 @@ from pathlib import Path
 from uuid import UUID
 
 import sqlalchemy.exc
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from tenora_platform.db.models import Adapter, AdapterVersion, ApiKey, BaseModelRow, Quota, Tenant, VersionStatus
 from tenora_platform.db.session import PLATFORM, set_scope
+from tenora_platform.gateway.canary import bucket
 from tenora_platform.gateway.errors import Unavailable
 
 
@@ -62,11 +63,30 @@ class Version:
 
 
 @dataclass(frozen=True)
-class VersionKey:
+class Serving:
+    """What an adapter's name means without a number: one version, or two that share its requests."""
+
+    adapter_id: UUID
+    active: Version
+    canary: Version | None
+    canary_percent: int  # 0 without a canary
+
+    def version_for(self, asker: str) -> Version:
+        if self.canary is not None and bucket(self.adapter_id, asker) < self.canary_percent:
+            return self.canary
+        return self.active
+
+
+@dataclass(frozen=True)
+class AdapterKey:
     tenant_id: UUID
     base_id: UUID
     adapter: str
-    number: int | None  # None: the active one
+
+
+@dataclass(frozen=True)
+class VersionKey(AdapterKey):
+    number: int
 
 
 class Catalog:
@@ -132,20 +152,22 @@ class Catalog:
         )
 
     async def version(self, key: VersionKey) -> Version | None:
-        which = (
-            AdapterVersion.id == Adapter.active_version_id
-            if key.number is None
-            else AdapterVersion.number == key.number
-        )
-        query = _VERSIONS.where(
-            Adapter.tenant_id == key.tenant_id,
-            Adapter.base_model_id == key.base_id,
-            Adapter.name == key.adapter,
-            which,
-        )
+        query = _VERSIONS.where(*_named(key), AdapterVersion.number == key.number)
         async with self._reading(key.tenant_id) as connection:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else Version(*row)
+
+    async def serving(self, key: AdapterKey) -> Serving | None:
+        is_active = AdapterVersion.id == Adapter.active_version_id
+        query = _VERSIONS.add_columns(
+            Adapter.id.label("adapter_id"), Adapter.canary_percent, is_active.label("is_active")
+        ).where(*_named(key), or_(is_active, AdapterVersion.id == Adapter.canary_version_id))
+        async with self._reading(key.tenant_id) as connection:
+            rows = (await connection.execute(query)).all()
+        versions = {row.is_active: Version(row.base_model_id, row.name, row.digest, row.created_at) for row in rows}
+        if True not in versions:
+            return None
+        return Serving(rows[0].adapter_id, versions[True], versions.get(False), rows[0].canary_percent or 0)
 
     async def active_versions(self, tenant_id: UUID) -> tuple[Version, ...]:
         """Of each of the tenant's adapters that has one, by name."""
@@ -168,6 +190,10 @@ class Catalog:
                 yield connection
         except (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, OSError) as error:
             raise Unavailable("The platform's database does not answer.", retry_after_s=2.0) from error
+
+
+def _named(key: AdapterKey) -> tuple[ColumnElement[bool], ...]:
+    return (Adapter.tenant_id == key.tenant_id, Adapter.base_model_id == key.base_id, Adapter.name == key.adapter)
 
 
 _VERSIONS = (

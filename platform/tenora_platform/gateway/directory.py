@@ -18,7 +18,17 @@ from uuid import UUID
 from tenora_adapters.names import ADAPTER_NAME
 from tenora_platform.changes import Change, ChangeKind
 from tenora_platform.gateway.cache import ReadThrough
-from tenora_platform.gateway.catalog import Base, Catalog, KeyRecord, Principal, Version, VersionKey
+from tenora_platform.gateway.canary import asker_of
+from tenora_platform.gateway.catalog import (
+    AdapterKey,
+    Base,
+    Catalog,
+    KeyRecord,
+    Principal,
+    Serving,
+    Version,
+    VersionKey,
+)
 from tenora_platform.gateway.errors import ModelNotFound, Unauthenticated
 from tenora_platform.keys import parse_key, proves
 
@@ -58,6 +68,7 @@ class Directory:
         self._keys: ReadThrough[str, KeyRecord] = ReadThrough(catalog.key, ttl_s=ttl_s, clock=clock)
         self._bases: ReadThrough[None, tuple[Base, ...]] = ReadThrough(self._read_bases, ttl_s=ttl_s, clock=clock)
         self._versions: ReadThrough[VersionKey, Version] = ReadThrough(catalog.version, ttl_s=ttl_s, clock=clock)
+        self._serving: ReadThrough[AdapterKey, Serving] = ReadThrough(catalog.serving, ttl_s=ttl_s, clock=clock)
         self._listings: ReadThrough[UUID, tuple[Version, ...]] = ReadThrough(
             catalog.active_versions, ttl_s=ttl_s, clock=clock
         )
@@ -72,16 +83,18 @@ class Directory:
             raise Unauthenticated("Incorrect API key provided.")
         return record.principal
 
-    async def resolve(self, principal: Principal, asked: str) -> Model:
+    async def resolve(self, principal: Principal, asked: str, user: str | None = None) -> Model:
         """`base`, `base:adapter` or `base:adapter@number`, found by look-up. Raises ModelNotFound.
 
-        A base's name may itself hold ':', so every base that could be meant is tried, the longest name first.
+        A base's name may itself hold ':', so every base that could be meant is tried, the longest name first. Where
+        two versions share an adapter's requests, `user` or else the key says which of them answers.
         """
+        asker = asker_of(user, principal.key_id)
         for base in sorted(await self.bases(), key=lambda base: len(base.name), reverse=True):
             if asked == base.name:
                 model = Model(base, None)
             elif asked.startswith(base.name + ":"):
-                version = await self._version(principal.tenant_id, base, asked[len(base.name) + 1 :])
+                version = await self._version(principal.tenant_id, base, asked[len(base.name) + 1 :], asker)
                 if version is None:
                     continue
                 model = Model(base, version)
@@ -108,6 +121,7 @@ class Directory:
             self._keys.clear()
             self._bases.clear()
             self._versions.clear()
+            self._serving.clear()
             self._listings.clear()
             return
         tenant_id, prefix = change.tenant_id, change.key_prefix
@@ -115,14 +129,17 @@ class Directory:
             lambda known, record: known == prefix or (record is not None and record.principal.tenant_id == tenant_id)
         )
         self._versions.drop(lambda key, _: key.tenant_id == tenant_id)
+        self._serving.drop(lambda key, _: key.tenant_id == tenant_id)
         self._listings.drop(lambda listed, _: listed == tenant_id)
 
-    async def _version(self, tenant_id: UUID, base: Base, text: str) -> Version | None:
+    async def _version(self, tenant_id: UUID, base: Base, text: str, asker: str) -> Version | None:
         match = _ADAPTER.fullmatch(text)
         if match is None:
             return None
-        number = None if match["number"] is None else int(match["number"])
-        return await self._versions.get(VersionKey(tenant_id, base.id, match["name"], number))
+        if match["number"] is not None:
+            return await self._versions.get(VersionKey(tenant_id, base.id, match["name"], int(match["number"])))
+        serving = await self._serving.get(AdapterKey(tenant_id, base.id, match["name"]))
+        return None if serving is None else serving.version_for(asker)
 
     async def _read_bases(self, _key: None) -> tuple[Base, ...]:
         return await self._catalog.bases()

@@ -185,6 +185,61 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/tenants/{tenant_id}/adapters/{adapter_id}/canary": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Set Canary */
+        put: operations["setCanary"];
+        post?: never;
+        /** End Canary */
+        delete: operations["endCanary"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tenants/{tenant_id}/adapters/{adapter_id}/promote": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Promote Version */
+        post: operations["promoteVersion"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tenants/{tenant_id}/adapters/{adapter_id}/roll-back": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Roll Back Adapter
+         * @description Ends the canary if there is one; else serves the version that served before.
+         */
+        post: operations["rollBackAdapter"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/tenants/{tenant_id}/adapters/{adapter_id}/versions/{version_id}": {
         parameters: {
             query?: never;
@@ -196,6 +251,27 @@ export interface paths {
         get: operations["getVersion"];
         put?: never;
         post?: never;
+        /** Delete Version */
+        delete: operations["deleteVersion"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tenants/{tenant_id}/adapters/{adapter_id}/versions/{version_id}/retire": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Retire Version
+         * @description It takes no new requests; those in flight end on it. Its files stay until it is deleted.
+         */
+        post: operations["retireVersion"];
         delete?: never;
         options?: never;
         head?: never;
@@ -365,6 +441,8 @@ export interface components {
             active_version: components["schemas"]["VersionSummary"] | null;
             /** Base Model */
             base_model: string;
+            /** @description The version that a share of the requests goes to. */
+            canary_version: components["schemas"]["VersionSummary"] | null;
             /**
              * Created At
              * Format: date-time
@@ -384,6 +462,8 @@ export interface components {
             model: string;
             /** Name */
             name: string;
+            /** @description What a roll back serves, when there is no canary. */
+            previous_version: components["schemas"]["VersionSummary"] | null;
             /**
              * Versions
              * @description Newest first.
@@ -398,6 +478,8 @@ export interface components {
             active_version: components["schemas"]["VersionSummary"] | null;
             /** Base Model */
             base_model: string;
+            /** @description The version that a share of the requests goes to. */
+            canary_version: components["schemas"]["VersionSummary"] | null;
             /**
              * Created At
              * Format: date-time
@@ -417,6 +499,8 @@ export interface components {
             model: string;
             /** Name */
             name: string;
+            /** @description What a roll back serves, when there is no canary. */
+            previous_version: components["schemas"]["VersionSummary"] | null;
             /** Versions Count */
             versions_count: number;
         };
@@ -474,6 +558,16 @@ export interface components {
          * @enum {string}
          */
         Bucket: "hour" | "day";
+        /** CanaryShare */
+        CanaryShare: {
+            /**
+             * Percent
+             * @description Of the requests to the adapter's name.
+             */
+            percent: number;
+            /** Version */
+            version: number;
+        };
         /** EngineList */
         EngineList: {
             /** Items */
@@ -881,6 +975,11 @@ export interface components {
              */
             param: string | null;
         };
+        /** Promotion */
+        Promotion: {
+            /** Version */
+            version: number;
+        };
         /**
          * QuotaChange
          * @description The whole quota: null is unlimited, 0 blocks everything.
@@ -1015,7 +1114,7 @@ export interface components {
          * VersionStatus
          * @enum {string}
          */
-        VersionStatus: "validating" | "ready" | "rejected" | "retired";
+        VersionStatus: "validating" | "ready" | "rejected" | "retired" | "deleted";
         /** VersionSummary */
         VersionSummary: {
             /**
@@ -1035,6 +1134,11 @@ export interface components {
             id: string;
             /** Number */
             number: number;
+            /**
+             * Share Percent
+             * @description Of the requests to the adapter's name, how many in 100 it answers.
+             */
+            share_percent: number;
             /** Size Bytes */
             size_bytes: number;
             status: components["schemas"]["VersionStatus"];
@@ -1059,6 +1163,11 @@ export interface components {
             /** Number */
             number: number;
             report: components["schemas"]["Report"];
+            /**
+             * Share Percent
+             * @description Of the requests to the adapter's name, how many in 100 it answers.
+             */
+            share_percent: number;
             /** Size Bytes */
             size_bytes: number;
             status: components["schemas"]["VersionStatus"];
@@ -1576,6 +1685,11 @@ export interface operations {
                     files: string[];
                     /** @description Again the same name: its next version. */
                     name: string;
+                    /**
+                     * @description Whether the name serves it as soon as it is ready. The default is true.
+                     * @enum {string}
+                     */
+                    promote?: "true" | "false";
                 };
             };
         };
@@ -1662,6 +1776,142 @@ export interface operations {
             };
         };
     };
+    setCanary: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                adapter_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CanaryShare"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdapterDetail"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    endCanary: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                adapter_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdapterDetail"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    promoteVersion: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                adapter_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Promotion"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdapterDetail"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    rollBackAdapter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                adapter_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdapterDetail"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
     getVersion: {
         parameters: {
             query?: never;
@@ -1682,6 +1932,70 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["VersionView"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    deleteVersion: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                adapter_id: string;
+                version_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    retireVersion: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                adapter_id: string;
+                version_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdapterDetail"];
                 };
             };
             /** @description What went wrong. */

@@ -8,9 +8,16 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
 from tenora_platform.control.access import Held, MayWrite, ReadTenant, WriteTenant
-from tenora_platform.control.adapters import service
+from tenora_platform.control.adapters import service, serving
 from tenora_platform.control.adapters.receiving import receive_upload
-from tenora_platform.control.adapters.schemas import AdapterDetail, AdapterView, UploadAccepted, VersionView
+from tenora_platform.control.adapters.schemas import (
+    AdapterDetail,
+    AdapterView,
+    CanaryShare,
+    Promotion,
+    UploadAccepted,
+    VersionView,
+)
 from tenora_platform.control.adapters.uploading import accept_upload
 from tenora_platform.control.fields import Id, Page
 from tenora_platform.control.paging import Paging
@@ -34,6 +41,11 @@ _UPLOAD_BODY: Final[dict[str, Any]] = {
                             "type": "string",
                             "enum": ["true", "false"],
                             "description": "That an adapter whose config names no base model was made for this one.",
+                        },
+                        "promote": {
+                            "type": "string",
+                            "enum": ["true", "false"],
+                            "description": "Whether the name serves it as soon as it is ready. The default is true.",
                         },
                         "files": {
                             "type": "array",
@@ -68,6 +80,43 @@ def get_adapter(inside: ReadTenant, adapter_id: Id) -> AdapterDetail:
 @router.delete("/{adapter_id}", operation_id="deleteAdapter", status_code=204)
 def delete_adapter(inside: WriteTenant, adapter_id: Id) -> None:
     service.delete_adapter(inside.work, inside.tenant.id, adapter_id)
+
+
+@router.post("/{adapter_id}/promote", operation_id="promoteVersion")
+def promote_version(inside: WriteTenant, adapter_id: Id, body: Promotion) -> AdapterDetail:
+    serving.promote(inside.work, inside.tenant.id, adapter_id, body.version)
+    return service.get_adapter(inside.work, inside.tenant.id, adapter_id)
+
+
+@router.post("/{adapter_id}/roll-back", operation_id="rollBackAdapter")
+def roll_back_adapter(inside: WriteTenant, adapter_id: Id) -> AdapterDetail:
+    """Ends the canary if there is one; else serves the version that served before."""
+    serving.roll_back(inside.work, inside.tenant.id, adapter_id)
+    return service.get_adapter(inside.work, inside.tenant.id, adapter_id)
+
+
+@router.put("/{adapter_id}/canary", operation_id="setCanary")
+def set_canary(inside: WriteTenant, adapter_id: Id, body: CanaryShare) -> AdapterDetail:
+    serving.start_canary(inside.work, inside.tenant.id, adapter_id, body.version, body.percent)
+    return service.get_adapter(inside.work, inside.tenant.id, adapter_id)
+
+
+@router.delete("/{adapter_id}/canary", operation_id="endCanary")
+def end_canary(inside: WriteTenant, adapter_id: Id) -> AdapterDetail:
+    serving.end_canary(inside.work, inside.tenant.id, adapter_id)
+    return service.get_adapter(inside.work, inside.tenant.id, adapter_id)
+
+
+@router.post("/{adapter_id}/versions/{version_id}/retire", operation_id="retireVersion")
+def retire_version(inside: WriteTenant, adapter_id: Id, version_id: Id) -> AdapterDetail:
+    """It takes no new requests; those in flight end on it. Its files stay until it is deleted."""
+    serving.retire(inside.work, inside.tenant.id, adapter_id, version_id)
+    return service.get_adapter(inside.work, inside.tenant.id, adapter_id)
+
+
+@router.delete("/{adapter_id}/versions/{version_id}", operation_id="deleteVersion", status_code=204)
+def delete_version(inside: WriteTenant, adapter_id: Id, version_id: Id) -> None:
+    serving.delete_version(inside.work, inside.tenant.id, adapter_id, version_id)
 
 
 @router.get("/{adapter_id}/versions/{version_id}", operation_id="getVersion")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from tenora_platform.control.fields import Id, View
+from tenora_platform.control.fields import Body, Id, View
 from tenora_platform.db.models import VersionStatus
+
+VersionNumber = Annotated[int, Field(ge=1, le=2**31)]
 
 
 class Problem(View):
@@ -43,6 +46,7 @@ class VersionSummary(View):
     number: int
     digest: str = Field(description="SHA-256 over config and weights: what engines know this version by.")
     status: VersionStatus
+    share_percent: int = Field(description="Of the requests to the adapter's name, how many in 100 it answers.")
     size_bytes: int
     created_at: datetime
 
@@ -57,6 +61,8 @@ class AdapterView(View):
     base_model: str
     model: str = Field(description="What to ask the gateway for.")
     active_version: VersionSummary | None = Field(description="The version that the name serves.")
+    canary_version: VersionSummary | None = Field(description="The version that a share of the requests goes to.")
+    previous_version: VersionSummary | None = Field(description="What a roll back serves, when there is no canary.")
     latest_version: VersionSummary | None = Field(description="The newest upload, whatever became of it.")
     versions_count: int
     created_at: datetime
@@ -64,6 +70,15 @@ class AdapterView(View):
 
 class AdapterDetail(AdapterView):
     versions: list[VersionView] = Field(description="Newest first.")
+
+
+class Promotion(Body):
+    version: VersionNumber
+
+
+class CanaryShare(Body):
+    version: VersionNumber
+    percent: Annotated[int, Field(ge=1, le=99, description="Of the requests to the adapter's name.")]
 
 
 class UploadAccepted(View):

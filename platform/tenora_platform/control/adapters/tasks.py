@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 import msgspec
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 
 from tenora_adapters.blobs import BlobError, BlobUnavailable
 from tenora_adapters.errors import AdapterRejected
@@ -15,6 +15,8 @@ from tenora_adapters.numeric import check_numbers
 from tenora_adapters.publish import read_manifest
 from tenora_platform.changes import Change, ChangeKind
 from tenora_platform.control.adapters.schemas import Problem, Report
+from tenora_platform.control.adapters.serving import point_to
+from tenora_platform.control.adapters.states import move
 from tenora_platform.control.adapters.uploading import VALIDATE_JOB, rejection_report
 from tenora_platform.control.audit.service import record
 from tenora_platform.control.base_models.service import spec_of
@@ -50,16 +52,20 @@ def validate(work: Transaction, version_id: uuid.UUID) -> None:
         _reject(work, version, _problem("damaged", _DAMAGED))
         return
     version.report = Report.model_validate(found).model_dump()
-    version.status = VersionStatus.READY
-    _activate(work, version)
+    _get_ready(work, version)
 
 
-def _activate(work: Transaction, version: AdapterVersion) -> None:
-    """Serve this version, unless a later one does already, or the adapter is gone."""
-    adapter = work.session.get_one(Adapter, version.adapter_id, with_for_update={"key_share": True})
+def _get_ready(work: Transaction, version: AdapterVersion) -> None:
+    """Serve it if its upload asked for that, unless a canary runs or a later version serves already."""
+    adapter = work.session.get_one(Adapter, version.adapter_id, with_for_update=True, populate_existing=True)
+    if adapter.deleted_at is not None:
+        move(version, VersionStatus.DELETED)
+        return
+    move(version, VersionStatus.READY)
     active = work.session.get(AdapterVersion, adapter.active_version_id) if adapter.active_version_id else None
-    if adapter.deleted_at is None and (active is None or active.number < version.number):
-        adapter.active_version_id = version.id
+    is_next = adapter.canary_version_id is None and (active is None or active.number < version.number)
+    if version.promote_when_ready and is_next:
+        point_to(adapter, version)
         work.publish(Change(ChangeKind.ADAPTER, version.tenant_id))
     record(
         work, "adapter.ready", version.id, tenant_id=version.tenant_id, active=adapter.active_version_id == version.id
@@ -71,7 +77,7 @@ def _problem(code: str, message: str) -> Report:
 
 
 def _reject(work: Transaction, version: AdapterVersion, report: Report) -> None:
-    version.status = VersionStatus.REJECTED
+    move(version, VersionStatus.REJECTED)
     version.report = report.model_dump()
     record(work, "adapter.reject", version.id, tenant_id=version.tenant_id)
 
@@ -79,11 +85,9 @@ def _reject(work: Transaction, version: AdapterVersion, report: Report) -> None:
 def sweep(work: Transaction) -> None:
     """Find versions whose job was lost: send it again, and after GIVE_UP_AFTER reject them."""
     validating = AdapterVersion.status == VersionStatus.VALIDATING
-    work.session.execute(
-        update(AdapterVersion)
-        .where(validating, AdapterVersion.created_at < func.now() - GIVE_UP_AFTER)
-        .values(status=VersionStatus.REJECTED, report=_problem("check_did_not_end", _GAVE_UP).model_dump())
-    )
+    given_up = select(AdapterVersion).where(validating, AdapterVersion.created_at < func.now() - GIVE_UP_AFTER)
+    for version in work.session.scalars(given_up.with_for_update(key_share=True, skip_locked=True)):
+        _reject(work, version, _problem("check_did_not_end", _GAVE_UP))
     lost = select(AdapterVersion.id).where(validating, AdapterVersion.created_at < func.now() - RESEND_AFTER)
     for version_id in work.session.scalars(lost):
         work.send_job(VALIDATE_JOB, version_id)

@@ -33,7 +33,7 @@ from tenora_platform.db.models import Adapter, AdapterVersion, BaseModelRow, Ten
 from tenora_platform.db.session import scoped
 
 VALIDATE_JOB: Final = "adapters.validate"
-_FIELDS: Final = frozenset({"name", "base_model", "confirm_base"})
+_FIELDS: Final = frozenset({"name", "base_model", "confirm_base", "promote"})
 
 
 def accept_upload(resources: Resources, caller: Principal, tenant_id: uuid.UUID, upload: Upload) -> UploadAccepted:
@@ -43,14 +43,15 @@ def accept_upload(resources: Resources, caller: Principal, tenant_id: uuid.UUID,
     with resources.sessions(scope=tenant_id) as session:
         base = _base_model(session, upload.fields.get("base_model"))
         name = _adapter_name(session, upload.fields.get("name", ""))
+    promote = _flag(upload.fields, "promote", default=True)
     limits = Limits(max_upload_bytes=resources.settings.max_upload_bytes)
     try:
-        validated = _validate(upload, base, limits, base_confirmed=_flag(upload.fields, "confirm_base"))
+        validated = _validate(upload, base, limits, base_confirmed=_flag(upload.fields, "confirm_base", default=False))
         publish(resources.blobs, validated)
     except AdapterRejected as error:
         raise _refusal(error) from error
     with transaction(resources, tenant_id, caller.username) as work:
-        return _new_version(work, tenant_id, base, name, validated)
+        return _new_version(work, tenant_id, base, name, validated, promote=promote)
 
 
 def _base_model(session: Session, name: str | None) -> BaseModelRow:
@@ -72,8 +73,10 @@ def _adapter_name(session: Session, name: str) -> str:
         raise _refusal(error) from error
 
 
-def _flag(fields: dict[str, str], name: str) -> bool:
-    match fields.get(name, "false"):
+def _flag(fields: dict[str, str], name: str, *, default: bool) -> bool:
+    match fields.get(name):
+        case None:
+            return default
         case "true":
             return True
         case "false":
@@ -113,11 +116,12 @@ def first_report(manifest: Manifest) -> Report:
 
 
 def _new_version(
-    work: Transaction, tenant_id: uuid.UUID, base: BaseModelRow, name: str, validated: Validated
+    work: Transaction, tenant_id: uuid.UUID, base: BaseModelRow, name: str, validated: Validated, *, promote: bool
 ) -> UploadAccepted:
     # Uploads of one tenant take turns here, so that numbers have no gap and a name is made once.
     work.session.execute(select(Tenant.id).where(Tenant.id == tenant_id).with_for_update(key_share=True))
-    adapter = work.session.scalar(live(tenant_id).where(Adapter.base_model_id == base.id, Adapter.name == name))
+    named = live(tenant_id).where(Adapter.base_model_id == base.id, Adapter.name == name)
+    adapter = work.session.scalar(named.with_for_update(key_share=True))  # not one that is being deleted
     if adapter is None:
         adapter = Adapter(tenant_id=tenant_id, base_model_id=base.id, name=name)
         work.session.add(adapter)
@@ -131,6 +135,7 @@ def _new_version(
         digest=validated.manifest.digest,
         size_bytes=validated.manifest.weights_bytes,
         status=VersionStatus.VALIDATING,
+        promote_when_ready=promote,
         report=first_report(validated.manifest).model_dump(),
     )
     work.session.add(version)
@@ -147,4 +152,4 @@ def _new_version(
     )
     work.send_job(VALIDATE_JOB, version.id)
     (view,) = adapter_views(work.session, tenant_id, [adapter])
-    return UploadAccepted(adapter=view, version=version_view(version))
+    return UploadAccepted(adapter=view, version=version_view(adapter, version))

@@ -5,68 +5,25 @@ from __future__ import annotations
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import adapter_files as files
 import pytest
+from adapter_calls import blobs, check, ready, upload, url
 from fastapi import Request
 from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 
 from tenora_adapters.blobs import BlobUnavailable
-from tenora_platform.changes import CHANNEL, Change, ChangeKind, decode_change
+from tenora_platform.changes import Change, ChangeKind
 from tenora_platform.control.adapters import tasks
 from tenora_platform.control.resources import Resources
 from tenora_platform.control.transaction import transaction
 from tenora_platform.db.models import Adapter, AdapterVersion, AuditEntry, BaseModelRow
 from tenora_platform.db.session import PLATFORM
-
-
-@pytest.fixture
-def tenant(make_tenant: Callable[..., uuid.UUID]) -> uuid.UUID:
-    return make_tenant("acme")
-
-
-@pytest.fixture
-def heard(resources: Resources) -> Iterator[Callable[[], Change | None]]:
-    with resources.redis.pubsub(ignore_subscribe_messages=True) as subscription:
-        subscription.subscribe(CHANNEL)
-        subscription.get_message(timeout=1)
-
-        def next_change() -> Change | None:
-            message = subscription.get_message(timeout=0.2)
-            return decode_change(message["data"]) if message else None
-
-        yield next_change
-
-
-def url(tenant: uuid.UUID, *rest: str) -> str:
-    return "/".join([f"/api/v1/tenants/{tenant}/adapters", *rest])
-
-
-def upload(client: TestClient, tenant: uuid.UUID, parts: Any = None, **fields: str) -> Any:
-    return client.post(url(tenant), data={"name": "bot"} | fields, files=files.pair() if parts is None else parts)
-
-
-def check(resources: Resources, version: dict[str, Any]) -> None:
-    with transaction(resources, PLATFORM, "system") as work:
-        tasks.validate(work, uuid.UUID(version["id"]))
-
-
-def ready(client: TestClient, resources: Resources, tenant: uuid.UUID, **given: Any) -> dict[str, Any]:
-    answer = upload(client, tenant, files.pair(**given))
-    assert answer.status_code == 202, answer.text
-    check(resources, answer.json()["version"])
-    detail: dict[str, Any] = client.get(url(tenant, answer.json()["adapter"]["id"])).json()
-    return detail
-
-
-def blobs(resources: Resources) -> set[str]:
-    root = resources.blobs.root  # type: ignore[attr-defined]
-    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
 
 
 def test_from_upload_to_ready(

@@ -6,6 +6,7 @@ const TONES: Record<AdapterVersion["status"], Tone> = {
   ready: "good",
   rejected: "bad",
   retired: "quiet",
+  deleted: "quiet",
 };
 
 export function VersionStatusChip({ status }: { status: AdapterVersion["status"] }) {
