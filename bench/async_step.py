@@ -46,11 +46,11 @@ def prompts(num: int, vocab: int, repeats: bool) -> list[list[int]]:
     return [(tokens * PROMPT)[:PROMPT] for tokens in made]
 
 
-def run(engine: Engine, asked: list[list[int]], output: int) -> Round:
-    """All at once, greedy, `output` tokens each; news are encoded as the server does."""
+def run(engine: Engine, asked: list[list[int]], output: int, temperature: float) -> Round:
+    """All at once, `output` tokens each; news are encoded as the server does."""
     core = engine.core
     for index, tokens in enumerate(asked):
-        sampling = Sampling(max_tokens=output, temperature=0.0, ignore_eos=True)
+        sampling = Sampling(max_tokens=output, temperature=temperature, seed=index, ignore_eos=True)
         core.submit(Submit(f"{index}", tokens, sampling, "t", b"salt", core.capacity.base_fingerprint), b"route")
     steps = 0
     began, host_began, all_began = time.perf_counter(), time.thread_time(), time.process_time()
@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--output", type=int, default=64, help="tokens of each answer")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--temperature", type=float, default=0.0, help="0: small models soon repeat themselves")
     parser.add_argument("--dtype", type=Dtype, default=Dtype.AUTO)
     parser.add_argument("--repeats", action="store_true", help="prompts that repeat themselves")
     parser.add_argument("--draft-tokens", type=int, default=0, help="compare guessing instead of planning ahead")
@@ -92,13 +93,13 @@ def main() -> None:
         vocab = engine.core.capacity.vocab_size
         for streams in options.streams:
             asked = prompts(streams, vocab, options.repeats)
-            run(engine, asked, 8)
+            run(engine, asked, 8, options.temperature)
             pairs: list[tuple[Round, Round]] = []
             for _ in range(options.rounds):
                 pair = []
                 for other in (False, True):
                     switch(engine, guess=options.draft_tokens > 0, on=other)
-                    pair.append(run(engine, asked, options.output))
+                    pair.append(run(engine, asked, options.output, options.temperature))
                 pairs.append((pair[0], pair[1]))
             off, on = (statistics.median(pair[side].rate for pair in pairs) for side in (0, 1))
             ratio = statistics.median(b.rate / a.rate for a, b in pairs)
