@@ -46,7 +46,7 @@ async def compare(peer: str, theirs: Targets, ours: Ours, model: Path, results: 
                 await lab.over_http(f"{name}: {ADAPTERS}", loaded(), targets, in_turn=True)
                 continue
             await lab.over_http(f"{name}: {BASE_16}", loaded(), targets)
-            await lab.over_http(f"{name}: {BASE_1}", loaded(streams=1), targets)
+            await lab.over_http(f"{name}: {BASE_1}", loaded(streams=1, cycles=3), targets)
             for tokens in PREFILLS:
                 await lab.over_http(f"{name}: prefill, {tokens:,} tokens", single(tokens, requests=2), targets)
 

@@ -27,12 +27,12 @@ STREAMS = 16
 PROMPT, OUTPUT = 128, 64  # tokens
 PREFILLS = (512, 2048)
 MIXED_RANKS = (8, 16, 32, 64) * 4
-# Of each loaded round, in seconds.
-WARMUP, WINDOW, DRAIN = "2.5s", 5.0, 15.0
 
 
-def loaded(streams: int = STREAMS, model_weights: str = "uniform") -> Options:
-    return Options(streams=streams, model_weights=model_weights, warmup=WARMUP, duration=WINDOW, drain=DRAIN)
+def loaded(streams: int = STREAMS, cycles: int = 1, model_weights: str = "uniform") -> Options:
+    """Each stream asks once for warm-up, then `cycles` times. Streams that began together stay in step, so a window of
+    whole cycles holds prompts and answers in their proportion, and one by the clock would not."""
+    return Options(streams=streams, requests=cycles * streams, warmup=str(streams), model_weights=model_weights)
 
 
 def single(prompt: int, requests: int, warmup: int = 0) -> Options:
@@ -95,13 +95,17 @@ class Results:
             table.add_row(
                 line,
                 "" if prompts_alone else f"{self.output_tokens_per_s(line):,.1f}",
-                f"{1e3 * self.ttft_s(line):,.1f}",
-                "" if prompts_alone else f"{1e3 * self.gap_s(line, 'p50'):,.1f}",
-                "" if prompts_alone else f"{1e3 * self.gap_s(line, 'p99'):,.1f}",
+                _ms(self.ttft_s(line)),
+                "" if prompts_alone else _ms(self.gap_s(line, "p50")),
+                "" if prompts_alone else _ms(self.gap_s(line, "p99")),
                 f"{self.prefill_tokens_per_s(line):,.0f}" if prompts_alone else "",
                 str(self.num_errors(line)),
             )
         return table
+
+
+def _ms(seconds: float) -> str:
+    return "-" if math.isnan(seconds) else f"{1e3 * seconds:,.1f}"
 
 
 class Lab:
@@ -169,6 +173,8 @@ def show(results: Results, verdicts: Sequence[Verdict], file: Path) -> None:
         bar = f"{'>=' if verdict.at_least else '<='} {verdict.bar:g}"
         ratios.add_row(verdict.what, f"{verdict.value:.2f}", bar, "met" if verdict.met else "[bold]not met[/]")
     out = Console()
+    if not out.is_terminal:
+        out = Console(width=120)
     out.print(results.table(), ratios)
     for taint in results.taints:
         out.print(f"[yellow]note[/] in at least one round {taint}")

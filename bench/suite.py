@@ -1,4 +1,4 @@
-"""What the engine and the platform do on this machine, in under five minutes:
+"""What the engine and the platform do on this machine, in minutes:
 
     make bench
 
@@ -55,8 +55,8 @@ async def measure(platform: Platform, mixed: list[str], rank8: list[str], tenant
             await lab.over_http(PLATFORM_16, loaded(), tenants)
             await lab.measure(MIXED_16, loaded(), asking(mixed), engine, in_turn=True)
             await lab.measure(RANK8_16, loaded(), asking(rank8[:STREAMS]), engine, in_turn=True)
-            await lab.measure(ZIPF, loaded(model_weights="zipf:1.0"), asking(rank8), engine)
-            await lab.measure(BASE_1, loaded(streams=1), base, engine)
+            await lab.measure(ZIPF, loaded(cycles=2, model_weights="zipf:1.0"), asking(rank8), engine)
+            await lab.measure(BASE_1, loaded(streams=1, cycles=3), base, engine)
             for tokens in PREFILLS:
                 await lab.measure(f"prefill, {tokens:,} tokens", single(tokens, requests=2), base, engine)
             await lab.over_http(COLD, single(CACHED_PROMPT, requests=2), one)

