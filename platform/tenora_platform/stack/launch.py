@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+
+import psutil
 
 from tenora_platform.settings import Settings, settings
 from tenora_platform.stack.embedded import Embedded
@@ -127,16 +129,23 @@ def stop(home: Home) -> bool:
     state = read_state(home)
     was_running = is_running(home)
     if was_running and state is not None:
-        os.kill(state.pid, signal.SIGTERM)
-        deadline = time.monotonic() + _DOWN_TIMEOUT_S
-        while is_running(home):
-            if time.monotonic() > deadline:
-                raise StackError(f"the supervisor (pid {state.pid}) did not end in {_DOWN_TIMEOUT_S:.0f} s")
-            time.sleep(0.1)
+        _end_supervisor(state.pid)
     with supervisor_lock(home):
         leftovers = end_leftovers(home)
         forget_state(home)
     return was_running or bool(leftovers)
+
+
+def _end_supervisor(pid: int) -> None:
+    """Its lock is free a moment before its process has ended: the process is what to wait for."""
+    with suppress(psutil.NoSuchProcess):
+        supervisor = psutil.Process(pid)
+        supervisor.terminate()
+        deadline = time.monotonic() + _DOWN_TIMEOUT_S
+        while supervisor.is_running() and supervisor.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                raise StackError(f"the supervisor (pid {pid}) did not end in {_DOWN_TIMEOUT_S:.0f} s")
+            time.sleep(0.1)
 
 
 @contextmanager
