@@ -38,7 +38,7 @@ class KvDtype(StrEnum):
 
 
 class CpuKernels(StrEnum):
-    """Who computes on a CPU. `auto`: the native library where it was built, else torch, which is several times slower."""
+    """Who computes on a CPU. `auto`: the native library where it was built, else torch, several times slower."""
 
     AUTO = "auto"
     NATIVE = "native"
@@ -46,7 +46,7 @@ class CpuKernels(StrEnum):
 
 
 class Weights(StrEnum):
-    """How the base's linear layers are kept. `int8`: one scale for each output channel, rounded when they are loaded."""
+    """How the base's linear layers are kept. `int8`: rounded when they are loaded, one scale for each output."""
 
     MODEL = "model"
     INT8 = "int8"
@@ -79,6 +79,7 @@ class EngineConfig:
     swap_block_tokens: float = 1.0  # tokens that a step computes while one block goes to the host and comes back
     patience_s: float = 5.0  # how long one whose turn it is, and who lacks memory, may be passed by others
     batch_patience_s: float = 30.0  # how long the batch class waits for a turn while interactive requests come
+    lead_tokens: float = 8192.0  # of service, by which others may be ahead of one that they pass
     prefix_cache: bool = True
     async_step: bool | None = None  # plan a step while the one before it is computed; None: on a GPU (ADR 7)
     grammar_seconds: int = 10  # of processor time, to compile one grammar
@@ -128,6 +129,7 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str] = os.e
     option("swap_block_tokens", float, "tokens computed in the time of moving one block to the host and back")
     option("patience_s", float, "seconds for which one that lacks memory may be passed by others")
     option("batch_patience_s", float, "seconds after which waiting batch requests get a turn")
+    option("lead_tokens", float, "service (tokens) by which a tenant may be ahead of one that it passes")
     option("prefix_cache", _switch, "on or off")
     option("async_step", _switch, "plan a step while the one before it is computed: on or off; default: on a GPU")
     option("grammar_seconds", _positive, "seconds of processor time to compile one grammar")

@@ -11,7 +11,9 @@ the service that they receive in it, each divided by its weight, differs by at m
     U = max(input_weight * L_input, output_weight * M)
 
 with L_input the longest prompt and M the tokens that all running sequences can hold at once. It is independent of how
-much either of them sends and of how long the interval is.
+much either of them sends and of how long the interval is. The paper's scheduler stops when the least served one lacks
+memory. Ours lets others pass it for a while (`Limits.lead`), so that a huge prompt does not drain the engine; that adds
+the lead, once, to the bound.
 """
 
 from __future__ import annotations

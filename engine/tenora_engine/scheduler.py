@@ -55,7 +55,7 @@ class Scheduler:
         self.limits = limits
         self.cache = cache
         self.drafter = drafter
-        self.fairness = fairness or Fairness()
+        self.fairness = Fairness() if fairness is None else fairness
         self.host_pool = BlockPool(host_blocks)
         self._holdings = Holdings(limits, cache, adapters, self.host_pool)
         self._sequences = Sequences(self._holdings, self.fairness, swap_cost or SwapCost())

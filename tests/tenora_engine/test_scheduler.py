@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from random import Random
+from typing import ClassVar
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from interleavings import counts, interleave
+from interleavings import counts, interleave, machine
 from naive_engine import STOP, NaiveEngine, ScriptedAdapters, make_request
 
 from tenora_engine.request import Request, SequenceState
@@ -454,9 +452,19 @@ def test_a_tenants_share_of_blocks_and_adapters():
 # -- any interleaving -------------------------------------------------------------------------------------------------
 
 
-class Interleaving:
+class SchedulerInterleaving:
     """Arrivals, steps, steps ahead, aborts, failures, preemptions and loads, in a pool too small for all."""
 
+    RULES: ClassVar = {
+        "arrive": 6,
+        "launch": 12,
+        "execute": 6,
+        "commit": 8,
+        "abort": 1,
+        "preempt": 1,
+        "load": 1,
+        "compile": 1,
+    }
     ADAPTERS = ((), ("a",), ("b",), ("c",), ("a", "b"))
 
     def __init__(self, dice: Random) -> None:
@@ -531,6 +539,9 @@ class Interleaving:
             request = self.dice.choice(self.engine.requests)
             request.ready = not request.ready or any(sequence.admitted_before for sequence in request.sequences)
 
+    def check(self) -> None:
+        self.engine.check()
+
     def end(self) -> None:
         self.adapters.loading = set()
         for request in self.engine.requests:
@@ -541,56 +552,11 @@ class Interleaving:
         self.engine.check_at_rest()
 
 
-RULES = {
-    "arrive": 6,
-    "launch": 12,
-    "execute": 6,
-    "commit": 8,
-    "abort": 1,
-    "preempt": 1,
-    "load": 1,
-    "compile": 1,
-}
-
-
-def random_run(dice: Random) -> None:
-    interleaving = Interleaving(dice)
-    for name in dice.choices(list(RULES), weights=list(RULES.values()), k=dice.randint(10, 60)):
-        getattr(interleaving, name)()
-        interleaving.engine.check()
-    interleaving.end()
-
-
 @counts()
 @pytest.mark.timeout(3600)
 def test_any_interleaving(first: int, count: int):
     """ENG-01, CACHE-09, CACHE-11: whatever happens, all that is said is the truth, and nothing is lost or leaks."""
-    interleave(random_run, first, count)
+    interleave(SchedulerInterleaving, first, count)
 
 
-class SchedulerMachine(RuleBasedStateMachine):
-    """The same with hypothesis, which makes a failure small."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.interleaving: Interleaving | None = None
-
-    @rule(dice=st.randoms(use_true_random=False), name=st.sampled_from([n for n, k in RULES.items() for _ in range(k)]))
-    def act(self, dice: Random, name: str) -> None:
-        if self.interleaving is None:
-            self.interleaving = Interleaving(dice)
-        self.interleaving.dice = dice
-        getattr(self.interleaving, name)()
-
-    @invariant()
-    def all_is_accounted_for(self) -> None:
-        if self.interleaving is not None:
-            self.interleaving.engine.check()
-
-    def teardown(self) -> None:
-        if self.interleaving is not None:
-            self.interleaving.end()
-
-
-SchedulerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestSchedulerMachine = SchedulerMachine.TestCase
+TestSchedulerMachine = machine(SchedulerInterleaving, SchedulerInterleaving.RULES, max_examples=60)

@@ -15,6 +15,8 @@ class Limits:
     patience_s: float = 5.0
     # While requests of the batch class wait, one of them is first in line at least so often.
     batch_patience_s: float = 30.0
+    # One who lacks blocks is passed only by tenants that received no more than this above its own counter.
+    lead: float = 8192.0
 
     def __post_init__(self) -> None:
         # Then every running sequence can decode in every step, whatever prompts are being read.

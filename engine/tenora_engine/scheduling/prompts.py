@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from tenora_engine.request import Sequence, SequenceState
@@ -26,6 +27,7 @@ class Handout:
     chunks: list[Chunk]
     may_place: bool = True  # False: the next free slot is somebody's already
     closed: bool = False  # nobody starts any more: the blocks are kept for one that was passed for too long
+    ceiling: float = inf  # nor does one who received more than this: somebody less served lacks blocks
     claims: list[tuple[AdapterUse, ...]] = field(default_factory=list)  # of those passed for too long
     draining: frozenset[str] = frozenset()  # adapters that nobody new may use, for the sake of the claims
 
@@ -92,7 +94,7 @@ class Prompts:
 
     def _start_next(self, lane: Lane, handout: Handout) -> bool:
         """Start the lane's first sequence that can. False: none can in this step."""
-        while lane.waiting and not handout.closed:
+        while lane.waiting and not handout.closed and lane.tenant.counter <= handout.ceiling:
             sequence = lane.waiting.popleft()
             if sequence.state is not SequenceState.WAITING:
                 continue  # it has just started, as one that was passed for too long
@@ -102,6 +104,8 @@ class Prompts:
             if taking in _LACKS_SOMETHING and not lane.passed:
                 lane.passed = True  # of one tenant only the first that lacks something has a claim on it
                 self._sequences.waiting.may_be_passed(sequence, self._sequences.now)
+            if taking is Taking.NO_BLOCKS:
+                handout.ceiling = min(handout.ceiling, lane.tenant.counter + self._limits.lead)
             if taking in (Taking.NO_BLOCKS, Taking.OVER_SHARE):
                 break  # its tenant's next ones do not pass it
         return False

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
+from random import Random
+from typing import ClassVar
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+from interleavings import counts, interleave, machine
 
+from tenora_engine.kv.accounts import KvAccounts
 from tenora_engine.kv.block_pool import NULL_BLOCK
 from tenora_engine.kv.prefix_cache import CacheScope, PrefixCache, block_key
 from tenora_engine.wire import AdapterUse
@@ -35,60 +37,85 @@ def keys_of(scope: str, tokens: list[int]) -> list[bytes]:
     return keys
 
 
-class CacheMachine(RuleBasedStateMachine):
-    """CACHE-11: what is found was computed from the same scope and the same tokens, and nobody else writes to it.
+class CacheInterleaving:
+    """Sequences that start, grow, fork and end, while steps are launched and retired.
 
-    The naive model remembers, for every block, what its last owner wrote.
+    The naive model remembers, for every block, what its last owner wrote, and which launched step may touch it.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    RULES: ClassVar = {"start": 4, "append": 8, "fork": 2, "end_one": 3, "launch": 3, "retire": 3}
+    SCOPES = ("tenant-a", "tenant-b", "tenant-a/adapter-v1", "tenant-a/adapter-v2")
+
+    def __init__(self, dice: Random) -> None:
+        self.dice = dice
         self.cache = PrefixCache(NUM_BLOCKS, BLOCK_SIZE)
         self.holders: list[Holder] = []
         self.content: dict[int, tuple[str, tuple[int, ...]]] = {}  # block -> scope and all tokens up to its end
+        self.launched = self.retired = 0
+        self.touched: dict[int, int] = {}  # block -> the last launched step that may touch it
 
-    live = Bundle("live")
-
-    @rule(
-        target=live,
-        scope=st.sampled_from(["tenant-a", "tenant-b", "tenant-a/adapter-v1", "tenant-a/adapter-v2"]),
-        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=9),
-    )
-    def start(self, scope: str, tokens: list[int]) -> Holder:
-        holder = Holder(scope, tokens)
-        keys = keys_of(scope, tokens)[: (len(tokens) - 1) // BLOCK_SIZE]
+    def start(self) -> None:
+        tokens = self.dice.choices((0, 1), k=self.dice.randint(1, 9))
+        holder = Holder(self.dice.choice(self.SCOPES), tokens)
+        keys = keys_of(holder.scope, tokens)[: (len(tokens) - 1) // BLOCK_SIZE]
         found = self.cache.match(keys)
         for index, block in enumerate(found):
             end = (index + 1) * BLOCK_SIZE
-            assert self.content[block] == (scope, tuple(tokens[:end])), "a hit on other content"
+            assert self.content[block] == (holder.scope, tuple(tokens[:end])), "a hit on other content"
         num_new = self.cache.blocks_for(len(tokens)) - len(found)
-        if self.cache.pool.num_free - self.cache.num_free_among(found) < num_new:
-            holder.tokens = []
-            return holder
-        self.cache.hold(found)
-        holder.blocks = found + self.cache.allocate(num_new, "t")
-        self.holders.append(holder)
-        self._write(holder, first=len(found))
-        return holder
+        if self.cache.pool.num_free - self.cache.num_free_among(found) >= num_new:
+            self.cache.hold(found)
+            holder.blocks = found + self._allocate(holder, num_new)
+            self.holders.append(holder)
+            self._write(holder, first=len(found))
 
-    @rule(holder=live, token=st.integers(0, 1))
-    def append(self, holder: Holder, token: int) -> None:
-        if not holder.tokens:
+    def append(self) -> None:
+        if not self.holders:
             return
+        holder = self.dice.choice(self.holders)
         if len(holder.tokens) % BLOCK_SIZE == 0:
             if self.cache.pool.num_free == 0:
                 return
-            holder.blocks += self.cache.allocate(1, "t")
-        holder.tokens.append(token)
+            holder.blocks += self._allocate(holder, 1)
+        holder.tokens.append(self.dice.randint(0, 1))
         self._write(holder, first=(len(holder.tokens) - 1) // BLOCK_SIZE)
 
-    @rule(holder=consumes(live))
-    def end(self, holder: Holder) -> None:
+    def fork(self) -> None:
+        """Another choice: full blocks are shared, the last one, if it is full only in part, is copied."""
+        if not self.holders:
+            return
+        holder = self.dice.choice(self.holders)
+        num_full = len(holder.tokens) // BLOCK_SIZE
+        num_new = len(holder.blocks) - num_full
+        if self.cache.pool.num_free < num_new:
+            return
+        fork = Holder(holder.scope, list(holder.tokens))
+        self.cache.hold(holder.blocks[:num_full])
+        fork.blocks = holder.blocks[:num_full] + self._allocate(fork, num_new)
+        self.holders.append(fork)
+        self._write(fork, first=num_full)
+
+    def end_one(self) -> None:
         """Finished, aborted or preempted: the same to the cache."""
-        if holder.tokens:
+        if self.holders:
+            holder = self.holders.pop(self.dice.randrange(len(self.holders)))
             self.cache.release(holder.blocks)
-            self.holders.remove(holder)
-            holder.tokens, holder.blocks = [], []
+
+    def launch(self) -> None:
+        if self.launched - self.retired < 2:
+            self.launched += 1
+            self.cache.pool.launch(self.launched)
+            self.touched.update((block, self.launched) for holder in self.holders for block in holder.blocks)
+
+    def retire(self) -> None:
+        if self.retired < self.launched:
+            self.retired += 1
+            self.cache.pool.retire(self.retired)
+
+    def _allocate(self, holder: Holder, count: int) -> list[int]:
+        blocks = self.cache.allocate(count, holder.scope[:8])
+        assert all(self.touched.get(block, 0) <= self.retired for block in blocks), "a launched step may write to it"
+        return blocks
 
     def _write(self, holder: Holder, first: int) -> None:
         """Compute blocks first, first + 1, ... and publish the full ones."""
@@ -102,24 +129,43 @@ class CacheMachine(RuleBasedStateMachine):
             if index < len(keys):
                 self.cache.publish(block, keys[index])
 
-    @invariant()
-    def every_block_is_accounted_for(self) -> None:
-        held: dict[int, int] = {}
+    def check(self) -> None:
+        held = Counter(block for holder in self.holders for block in holder.blocks)
+        pool = self.cache.pool
+        assert [pool.holders(block) for block in range(1, NUM_BLOCKS + 1)] == [
+            held[block] for block in range(1, NUM_BLOCKS + 1)
+        ]
+        assert pool.num_free + pool.num_leaving + len(held) == NUM_BLOCKS
+        by_tenant = {holder.scope[:8]: set[int]() for holder in self.holders}
         for holder in self.holders:
-            for block in holder.blocks:
-                held[block] = held.get(block, 0) + 1
-        for block in range(1, NUM_BLOCKS + 1):
-            assert self.cache.pool.holders(block) == held.get(block, 0)
-        assert self.cache.pool.num_free + len(held) == NUM_BLOCKS
+            by_tenant[holder.scope[:8]].update(holder.blocks)
+        accounts = self.cache.accounts.snapshot()
+        assert {name: account.held_blocks for name, account in accounts.items() if account.held_blocks} == {
+            name: len(blocks) for name, blocks in by_tenant.items()
+        }
+        # Each key is found, evicted, or its block held: nothing is forgotten and nothing counted twice.
+        idle = sum(pool.holders(block) == 0 for block in self.cache._key_of)
+        assert sum(account.cached_blocks for account in accounts.values()) == idle
+        assert all(account.cached_blocks >= 0 for account in accounts.values())
 
-    @precondition(lambda self: not self.holders)
-    @invariant()
-    def all_is_free_at_rest(self) -> None:
+    def end(self) -> None:
+        while self.holders:
+            self.end_one()
+        while self.retired < self.launched:
+            self.retire()
+        self.check()
         assert self.cache.pool.num_free == NUM_BLOCKS
 
 
-CacheMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
-TestCacheMachine = CacheMachine.TestCase
+@counts()
+@pytest.mark.timeout(3600)
+def test_any_interleaving(first: int, count: int):
+    """CACHE-09, CACHE-11: what is found was computed from the same scope and the same tokens, nobody else writes to
+    it, and no block is given to anybody whom a launched step could still disturb."""
+    interleave(CacheInterleaving, first, count)
+
+
+TestCacheMachine = machine(CacheInterleaving, CacheInterleaving.RULES, max_examples=60)
 
 
 SCOPE = CacheScope(b"salt", "fingerprint", "float32", (AdapterUse("a" * 64), AdapterUse("b" * 64, 0.5)))
@@ -162,3 +208,26 @@ def test_the_tail_of_a_prefix_is_evicted_first():
     cache.allocate(2, "t")  # the never used fourth block, then the last of the three
     assert cache.match(keys) == blocks[:2]
     assert cache.counters.evicted_blocks == 1
+
+
+def test_accounts_tell_counts_and_are_bounded():
+    """Of tenants without a block the longest unused are forgotten; nothing but numbers is kept of any."""
+    accounts = KvAccounts(max_accounts=3)
+    accounts.of("holds").held_blocks = 1
+    for name in ("a", "b", "c", "d"):
+        accounts.of(name).queried_tokens += 1
+    assert list(accounts.snapshot()) == ["holds", "c", "d"]
+    for name in ("x", "y", "z"):
+        accounts.of(name).cached_blocks = 1
+    assert set(accounts.snapshot()) == {"holds", "x", "y", "z"}
+
+
+def test_evictions_are_counted_for_whom_they_hurt():
+    cache = PrefixCache(2, BLOCK_SIZE)
+    for block, key in zip(cache.allocate(2, "mine"), keys_of("scope", [1, 2, 3, 4]), strict=True):
+        cache.publish(block, key)
+        cache.release([block])
+    assert cache.accounts.of("mine").cached_blocks == 2
+    cache.allocate(1, "theirs")
+    assert (cache.accounts.of("mine").evicted_blocks, cache.accounts.of("mine").cached_blocks) == (1, 1)
+    assert cache.accounts.of("theirs").evicted_blocks == 0

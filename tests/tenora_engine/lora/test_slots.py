@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
+from typing import ClassVar
 
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+import pytest
+from interleavings import counts, interleave, machine
 
 from tenora_engine.lora.slots import SlotTable
 
 NUM_SLOTS = 3
-DIGESTS = st.sampled_from("abcde")
+DIGESTS = "abcde"
 
 
-class SlotMachine(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
+class SlotInterleaving:
+    RULES: ClassVar = {"use": 4, "unpin": 4, "drop": 1}
+
+    def __init__(self, dice: Random) -> None:
+        self.dice = dice
         self.table = SlotTable(NUM_SLOTS)
         self.now = 0.0
         self.pins: Counter[str] = Counter()
         self.used: dict[str, float] = {}  # adapters in slots: when last used
         self.generations: dict[int, int] = dict.fromkeys(range(NUM_SLOTS), 0)
 
-    @rule(digests=st.sets(DIGESTS, min_size=1, max_size=4))
-    def use(self, digests: set[str]) -> None:
-        """A request with these adapters starts, if it can."""
+    def use(self) -> None:
+        """A request with some adapters starts, if it can."""
+        digests = set(self.dice.sample(DIGESTS, self.dice.randint(1, 4)))
         self.now += 1
         missing = sorted(digests - self.used.keys())
         evictable = sorted((self.used[d], d) for d in self.used if not self.pins[d] and d not in digests)
@@ -45,16 +48,17 @@ class SlotMachine(RuleBasedStateMachine):
             self.pins[digest] += 1
             self.used[digest] = self.now
 
-    @rule(digest=DIGESTS)
-    def unpin(self, digest: str) -> None:
-        if self.pins[digest]:
+    def unpin(self) -> None:
+        pinned = sorted(+self.pins)
+        if pinned:
+            digest = self.dice.choice(pinned)
             self.now += 1
             self.table.unpin(digest, self.now)
             self.pins[digest] -= 1
             self.used[digest] = self.now
 
-    @rule(digest=DIGESTS)
-    def drop(self, digest: str) -> None:
+    def drop(self) -> None:
+        digest = self.dice.choice(DIGESTS)
         if not self.pins[digest]:
             slot = self.table.find(digest)
             self.table.drop(digest)
@@ -62,15 +66,28 @@ class SlotMachine(RuleBasedStateMachine):
             if slot is not None:
                 self.generations[slot.index] = slot.generation
 
-    @invariant()
-    def the_same_adapters_lie_in_slots(self) -> None:
+    def check(self) -> None:
         assert {slot.digest for slot in self.table.slots if slot.digest is not None} == self.used.keys()
         for digest in self.used:
             slot = self.table.find(digest)
             assert slot is not None
             assert slot.digest == digest
             assert slot.pins == self.pins[digest]
+        keep = self.dice.sample(DIGESTS, 1)
+        least = self.table.fewest_pins(2, keep)
+        counts_of = sorted(self.pins[digest] for digest in +self.pins if digest not in keep)
+        assert [self.pins[digest] for digest in least] == counts_of[:2]
+
+    def end(self) -> None:
+        while +self.pins:
+            self.unpin()
+        assert self.table.num_short([]) == -NUM_SLOTS
 
 
-SlotMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestSlotMachine = SlotMachine.TestCase
+@counts()
+@pytest.mark.timeout(3600)
+def test_any_interleaving(first: int, count: int):
+    interleave(SlotInterleaving, first, count)
+
+
+TestSlotMachine = machine(SlotInterleaving, SlotInterleaving.RULES, max_examples=60)
