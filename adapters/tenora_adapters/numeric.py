@@ -30,7 +30,7 @@ class ModuleNumbers(msgspec.Struct, frozen=True):
     module: str
     rank: int
     scaling: float
-    delta_norm: float  # Frobenius norm of what is added to the module's weight
+    delta_norm: float  # Frobenius norm of what is added to the module's weight; of DoRA, before its rows are scaled
 
 
 class AcceptanceReport(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ def check_numbers(store: BlobStore, manifest: Manifest, base: BaseModel) -> dict
         data_start = read_header(file, manifest.weights_bytes).data_start
         modules = [_check_module(file, data_start, lora, tensors, base) for lora in manifest.modules]
     warnings = [warning for warning in manifest.warnings if warning.code != "no_effect"]
-    if not any(module.delta_norm for module in modules):
+    if not manifest.dora and not any(module.delta_norm for module in modules):
         warnings.append(Warning("no_effect", "nothing is added to any module: it answers as the base model does"))
     report: dict[str, Any] = msgspec.to_builtins(AcceptanceReport(modules, warnings))
     return report
@@ -72,6 +72,8 @@ def _check_module(
 ) -> ModuleNumbers:
     a = _finite(file, data_start, tensors[lora.lora_a])
     b = _finite(file, data_start, tensors[lora.lora_b])
+    if lora.dora_magnitude is not None:
+        _finite(file, data_start, tensors[lora.dora_magnitude])
     linear = base.linears[lora.module]
     # Seeded by the module's name: the same report for the same adapter, and no x in common between modules.
     x = np.random.default_rng(zlib.crc32(lora.module.encode())).standard_normal(linear.in_features, dtype=np.float32)

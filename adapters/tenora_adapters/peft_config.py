@@ -48,12 +48,12 @@ _READ: Final = frozenset(
         "rank_pattern",
         "target_modules",
         "task_type",
+        "use_dora",
         "use_rslora",
     }
 )
 # The rest of PEFT's fields, and any that a later PEFT adds, must be off.
 _NAMES_OF_FEATURES: Final = {
-    "use_dora": "DoRA",
     "lora_bias": "a bias of B",
     "modules_to_save": "fully trained modules",
     "alora_invocation_tokens": "activated LoRA",
@@ -109,6 +109,7 @@ class PeftConfig:
     rank: int
     alpha: Number
     rslora: bool
+    dora: bool
     fan_in_fan_out: bool
     all_linear: bool  # `targets` is empty then
     targets: Selection
@@ -151,6 +152,7 @@ def parse_config(text: bytes, limits: Limits = DEFAULT_LIMITS) -> PeftConfig:
         rank=rank,
         alpha=_alpha(fields.get("lora_alpha", _DEFAULT_ALPHA), "lora_alpha"),
         rslora=_flag(fields, "use_rslora"),
+        dora=_flag(fields, "use_dora"),
         fan_in_fan_out=_flag(fields, "fan_in_fan_out"),
         all_linear=all_linear,
         targets=Selection() if all_linear else _selection(targets, "target_modules", budget),

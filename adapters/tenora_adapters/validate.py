@@ -52,9 +52,9 @@ def validate_package(
         header = read_header(file, size, limits)
         file.seek(0)
         weights_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    modules = _match(targets.modules, {tensor.name: tensor for tensor in header.tensors}, base)
+    modules = _match(targets.modules, {tensor.name: tensor for tensor in header.tensors}, base, config.dora)
     warnings += targets.warnings
-    if all(module.scaling == 0 for module in modules):
+    if all(module.scaling == 0 for module in modules) and not config.dora:
         warnings.append(Warning("no_effect", "lora_alpha is 0: the adapter answers as the base model does"))
     config_sha256 = hashlib.sha256(config_bytes).hexdigest()
     manifest = Manifest(
@@ -67,6 +67,7 @@ def validate_package(
         modules=modules,
         tensors=header.tensors,
         rslora=config.rslora,
+        dora=config.dora,
         warnings=tuple(warnings),
     )
     return Validated(manifest, config_bytes, files.weights)
@@ -89,16 +90,27 @@ def _check_base(config: PeftConfig, accepted: Collection[str] | None, *, confirm
     )
 
 
-def _match(targets: tuple[Target, ...], tensors: dict[str, TensorEntry], base: BaseModel) -> tuple[ModuleLora, ...]:
+def _match(
+    targets: tuple[Target, ...], tensors: dict[str, TensorEntry], base: BaseModel, dora: bool
+) -> tuple[ModuleLora, ...]:
     """Every implied tensor is there in the implied shape, and no other. Raises WeightsRejected."""
     modules = []
-    expected: dict[str, tuple[int, int]] = {}
+    expected: dict[str, tuple[int, ...]] = {}
     for target in targets:
         name = f"{_PREFIX}{target.module}"
-        lora = ModuleLora(target.module, target.rank, target.scaling, f"{name}.lora_A.weight", f"{name}.lora_B.weight")
+        lora = ModuleLora(
+            target.module,
+            target.rank,
+            target.scaling,
+            f"{name}.lora_A.weight",
+            f"{name}.lora_B.weight",
+            f"{name}.lora_magnitude_vector" if dora else None,
+        )
         linear = base.linears[target.module]
         expected[lora.lora_a] = (target.rank, linear.in_features)
         expected[lora.lora_b] = (linear.out_features, target.rank)
+        if lora.dora_magnitude is not None:
+            expected[lora.dora_magnitude] = (linear.out_features,)
         modules.append(lora)
     missing = [name for name in expected if name not in tensors]
     extra = [name for name in tensors if name not in expected]

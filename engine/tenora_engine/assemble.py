@@ -30,6 +30,7 @@ from tenora_engine.grammar.vocabulary import read_vocabulary
 from tenora_engine.kernels import REFERENCE, Kernels, kernels_for
 from tenora_engine.kernels.kv import LayerKv, allocate_kv, kv_token_bytes
 from tenora_engine.kv.prefix_cache import PrefixCache
+from tenora_engine.lora.dora import BaseWeights
 from tenora_engine.lora.loader import AdapterLoader, AdapterSource
 from tenora_engine.lora.residency import Residency
 from tenora_engine.lora.weights import DeviceSlots
@@ -85,6 +86,7 @@ def build_engine(
         base = read_base_model(config.model)
         weights = load_weights(weight_files(config.model), spec, dtype, device, kernels.make_linear)
         decoder = Decoder(spec, weights, kernels)
+        base_weights = BaseWeights(weight_files(config.model))
         store = open_store(config.blobs)
     except (UnsupportedModel, BaseModelError, BlobError, SafetensorError, OSError, ValueError) as error:
         raise StartError(str(error)) from error
@@ -104,7 +106,7 @@ def build_engine(
         kv.key_offsets,
     )
     slots = DeviceSlots(config.adapter_slots, spec, decoder.kernels, dtype, device)
-    loader = AdapterLoader(AdapterSource(store, base, spec, dtype).load, wake)
+    loader = AdapterLoader(AdapterSource(store, base, spec, dtype, base_weights).load, wake)
     residency = Residency(slots, config.adapter_slots, config.host_adapters, loader, clock)
     if device.type == "cpu":
         decoder = record(decoder, memory, slots.adapters, config.max_batch_tokens, threads)
@@ -225,6 +227,7 @@ def _limits(config: EngineConfig, num_blocks: int) -> Limits:
         tenant_adapters=config.tenant_adapter_slots,
         patience_s=config.patience_s,
         batch_patience_s=config.batch_patience_s,
+        lead=config.lead_tokens,
     )
 
 

@@ -68,7 +68,6 @@ def test_adp_03_scaling_is_capped(base: BaseModel) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("use_dora", True),
         ("bias", "all"),
         ("bias", "lora_only"),
         ("lora_bias", True),

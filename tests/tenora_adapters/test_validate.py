@@ -89,9 +89,26 @@ def test_adp_02_rank_of_config_against_rank_of_tensors(make_adapter: Any, base: 
         validate_package(made.files, base)
 
 
+def test_adp_08_dora(make_adapter: Any, base: BaseModel) -> None:
+    """The lengths of the rows belong to it: they must be there with the flag, and not without."""
+    made = make_adapter(use_dora=True)
+    manifest = validate_package(made.files, base).manifest
+    assert manifest.dora
+    assert manifest.modules[0].dora_magnitude == manifest.modules[0].lora_a.replace(
+        "lora_A.weight", "lora_magnitude_vector"
+    )
+    made.write_config(use_dora=False)
+    with pytest.raises(WeightsRejected, match="lora_magnitude_vector"):
+        validate_package(made.files, base)
+    plain = make_adapter()
+    plain.write_config(use_dora=True)
+    with pytest.raises(WeightsRejected, match=r"lacks .*lora_magnitude_vector"):
+        validate_package(plain.files, base)
+
+
 @pytest.mark.parametrize(
     "settings",
-    [{"use_dora": True}, {"bias": "all"}, {"lora_bias": True}, {"modules_to_save": ["lm_head"]}],
+    [{"bias": "all"}, {"lora_bias": True}, {"modules_to_save": ["lm_head"]}],
     ids=str,
 )
 def test_adp_08_tensors_of_features_that_the_config_hides(

@@ -19,6 +19,7 @@ _ADAPTERS: dict[str, dict[str, Any]] = {
     "r4": {"rank": 4, "targets": ("k_proj", "o_proj", "up_proj")},
     "r8": {"rank": 8},
     "r64": {"rank": 64, "use_rslora": True},
+    "dora": {"rank": 8, "targets": ("q_proj", "v_proj", "o_proj", "up_proj", "down_proj"), "use_dora": True},
 }
 
 

@@ -101,7 +101,9 @@ def random_adapter(
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "lora_" in name:
+            if "lora_magnitude" in name:  # DoRA's, which are the base's lengths at first
+                parameter.mul_(torch.empty_like(parameter).uniform_(0.5, 1.5))
+            elif "lora_" in name:
                 parameter.normal_(0, spread / rank**0.25)
     model.save_pretrained(str(folder), save_embedding_layers=False)  # else the base's lm_head beside the adapter's
     return folder

@@ -10,11 +10,21 @@ from typing import Any
 
 import pytest
 import torch
-from engine_under_test import TINY_VOCAB, EngineUnderTest, Oracle, World, tiny_llama
+from engine_under_test import (
+    TINY_VOCAB,
+    EngineUnderTest,
+    Oracle,
+    World,
+    random_adapter,
+    store_adapter,
+    tiny_llama,
+)
 
+from tenora_adapters.base import read_base_model
+from tenora_adapters.blobs import FolderStore
 from tenora_engine.wire import AdapterUse
 
-NAMES = (None, "r1", "r4", "r8", "r64")
+NAMES = (None, "r1", "r4", "r8", "r64", "dora")
 TOLERANCE = 1e-4  # of a log-probability, at any position
 
 
@@ -51,6 +61,20 @@ def test_a_wrong_scale_fails_the_gate(engine: EngineUnderTest, oracle: Oracle, w
     """The positive control: what the gate above would miss, it would miss everywhere."""
     wrong = [AdapterUse(world.digests["r8"], scale=1.1)]
     assert worst_difference(engine, oracle, prompt(90), wrong, "r8") > TOLERANCE
+
+
+def test_dora_of_layers_with_biases(make_engine: Callable[..., EngineUnderTest], tmp_path: Path):
+    """ADP-08: the row scale is of the product alone, the bias stays as it is. And a head that is tied."""
+    model = tiny_llama(tmp_path / "model", attention_bias=True, mlp_bias=True)
+    targets = ("q_proj", "k_proj", "down_proj", "lm_head")
+    folder = random_adapter(model, tmp_path / "dora", rank=3, seed=1, targets=targets, use_dora=True)
+    store = FolderStore(tmp_path / "blobs")
+    digest = store_adapter(store, folder, read_base_model(model))
+    engine, oracle = make_engine(model, store=store), Oracle(model, {"dora": folder})
+    assert worst_difference(engine, oracle, prompt(40), [digest], "dora") < TOLERANCE
+    weaker = [AdapterUse(digest, scale=0.9)]
+    assert worst_difference(engine, oracle, prompt(40), weaker, "dora") > TOLERANCE
+    assert worst_difference(engine, oracle, prompt(40), [AdapterUse(digest, scale=0.0)], None) < TOLERANCE
 
 
 def test_a_mixed_batch_equals_solo_runs_and_peft(

@@ -28,6 +28,7 @@ from tenora_adapters.manifest import (
     decode_manifest,
 )
 from tenora_engine.errors import AdapterUnavailable
+from tenora_engine.lora.dora import BaseWeights, gain_and_offset, row_scale
 from tenora_engine.lora.weights import AdapterWeights, ModuleWeights, UnknownModule, arrange
 from tenora_engine.model.spec import ModelSpec
 
@@ -40,6 +41,7 @@ class AdapterSource:
     base: BaseModel
     spec: ModelSpec
     dtype: torch.dtype
+    weights: BaseWeights  # which DoRA needs
 
     def load(self, digest: str) -> AdapterWeights:
         """Read, verify and arrange one adapter. Raises AdapterUnavailable."""
@@ -74,8 +76,8 @@ class AdapterSource:
             raise AdapterUnavailable("the adapter's files are corrupt: they do not have its digest")
         if manifest.base_fingerprint != self.base.fingerprint:
             raise AdapterUnavailable("the adapter was made for another base model")
-        if manifest.dora:
-            raise AdapterUnavailable("this engine does not serve DoRA adapters")
+        if any((lora.dora_magnitude is not None) != manifest.dora for lora in manifest.modules):
+            raise AdapterUnavailable("the adapter's manifest says of DoRA what its modules do not")
         if manifest.alora_invocation is not None:
             raise AdapterUnavailable("this engine does not serve activated LoRA (aLoRA) adapters")
 
@@ -88,7 +90,16 @@ class AdapterSource:
             raise AdapterUnavailable(f"the adapter's weights of {lora.module} do not have the base's shape")
         if not (bool(a.isfinite().all()) and bool(b.isfinite().all())):
             raise AdapterUnavailable(f"the adapter's weights of {lora.module} hold NaN or infinity")
-        return ModuleWeights(a, b, lora.scaling)
+        if lora.dora_magnitude is None:
+            return ModuleWeights(a, b, lora.scaling)
+        magnitude = tensors[lora.dora_magnitude]
+        if magnitude.shape != (linear.out_features,):
+            raise AdapterUnavailable(f"the adapter's magnitudes of {lora.module} do not have the base's shape")
+        scale = row_scale(self.weights.weight(lora.module), a, b, lora.scaling, magnitude)
+        if not bool(scale.isfinite().all()):
+            raise AdapterUnavailable(f"the adapter's row scale of {lora.module} holds NaN or infinity")
+        affine = gain_and_offset(scale, self.weights.bias(lora.module))
+        return ModuleWeights(a, b.float() * scale[:, None], lora.scaling, affine)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,12 @@ class UnknownModule(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ModuleWeights:
-    """LoRA of one linear layer as it lies in the file: y += scaling * B (A x)."""
+    """LoRA of one linear layer: y += scaling * B (A x), and gain * y + offset where there is more to it."""
 
     a: Tensor  # [rank, in_features]
     b: Tensor  # [out_features, rank]
     scaling: float
+    affine: Tensor | None = None  # fp32 [2, out_features]: gain, offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +110,15 @@ def _fuse(parts: Sequence[ModuleWeights | None], shape: LoraShape, dtype: torch.
     a = torch.cat([weights.a for weights in present]).to(dtype).t().contiguous()
     b = torch.zeros(a.shape[1], shape.out_features, dtype=dtype)
     ranks = tuple(0 if weights is None else weights.a.shape[0] for weights in parts)
+    affine = torch.zeros(2, shape.out_features)
     row = column = 0
     for weights, rank, size in zip(parts, ranks, shape.slices, strict=True):
         if weights is not None:
             b[row : row + rank, column : column + size] = (weights.b.float() * weights.scaling).t()
+            if weights.affine is not None:
+                affine[:, column : column + size] = weights.affine
         row, column = row + rank, column + size
-    return LoraPair(a, b, ranks)
+    return LoraPair(a, b, ranks, affine if any(weights.affine is not None for weights in present) else None)
 
 
 class DeviceSlots:

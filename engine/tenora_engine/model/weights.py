@@ -16,7 +16,6 @@ from tenora_engine.kernels.heads import HeadNorms
 from tenora_engine.model.linear import Linear, TorchLinear
 from tenora_engine.model.spec import ModelSpec, UnsupportedModel
 
-
 MakeLinear = Callable[[Tensor, Tensor | None], Linear]
 
 
