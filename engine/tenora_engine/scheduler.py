@@ -133,7 +133,7 @@ class Scheduler:
         if taken:
             self.fairness.charge_output(self.fairness[sequence.request.tenant], len(taken))
         if chunk.attempt == sequence.attempt:
-            sequence.num_computed = chunk.start + chunk.length
+            sequence.num_computed = max(sequence.num_computed, chunk.start + chunk.length)
             if chunk.drafts:
                 sequence.num_computed += len(taken) - 1 - len(chunk.drafts)
                 sequence.num_planned = sequence.num_computed

@@ -258,6 +258,22 @@ def test_without_room_on_the_host_it_is_computed_again():
     engine.check_at_rest()
 
 
+def test_swapped_out_under_a_launched_chunk_it_goes_on_behind_that_chunk():
+    """ENG-01: the step that is under way computes before the blocks are swapped, so none of it is computed twice."""
+    engine = NaiveEngine(tokens=5, host_blocks=8, swap_cost=SWAP_ALWAYS)
+    request = engine.add(make_request("r", range(14), max_tokens=2, prompt_logprobs=0))
+    first = engine.launch()
+    engine.scheduler.preempt(request.sequences[0])
+    second = engine.launch()
+    assert [(chunk.start, chunk.length) for plan in (first, second) for chunk in plan.chunks] == [(0, 5), (5, 5)]
+    for _ in range(2):
+        engine.execute()
+        engine.commit()
+        engine.check()
+    engine.run()
+    engine.check_at_rest()
+
+
 # -- choices ----------------------------------------------------------------------------------------------------------
 
 
@@ -557,6 +573,12 @@ class SchedulerInterleaving:
 def test_any_interleaving(first: int, count: int):
     """ENG-01, CACHE-09, CACHE-11: whatever happens, all that is said is the truth, and nothing is lost or leaks."""
     interleave(SchedulerInterleaving, first, count)
+
+
+@pytest.mark.parametrize("seed", [7253, 15919, 21549, 33727, 36678, 41006])
+def test_interleavings_that_failed_once(seed: int):
+    """Swapped out under a launched chunk, and started again before that was committed."""
+    interleave(SchedulerInterleaving, seed, 1)
 
 
 TestSchedulerMachine = machine(SchedulerInterleaving, SchedulerInterleaving.RULES, max_examples=60)

@@ -47,7 +47,7 @@ class _Need:
     """How a waiting sequence would come to its blocks."""
 
     found: list[int]  # blocks that hold its first tokens already
-    num_computed: int
+    num_present: int  # tokens that need not be computed any more
     num_new: int
     fork_of: Sequence | None
 
@@ -115,8 +115,9 @@ class Holdings:
     def _need(self, sequence: Sequence) -> _Need:
         cache, request = self.cache, sequence.request
         found: list[int] = []
-        num_computed = sequence.num_computed if sequence.host_blocks else 0
-        # The last token is always computed: its logits are what the step is for.
+        # The last token is always computed: its logits are what the step is for. A step that is launched still writes
+        # before the blocks are swapped.
+        num_present = min(sequence.num_planned, len(sequence.tokens) - 1) if sequence.host_blocks else 0
         num_full = (len(sequence.tokens) - 1) // cache.block_size
         first = request.sequences[0]
         forks = (
@@ -127,12 +128,12 @@ class Holdings:
         )
         if forks:
             found = first.blocks[:num_full]
-            num_computed = len(request.prompt) - 1
+            num_present = len(request.prompt) - 1
         elif cache.enabled and not sequence.wants_prompt_logprobs:
             found = cache.match(sequence.block_keys(num_full, cache.block_size))
-            num_computed = max(num_computed, len(found) * cache.block_size)
+            num_present = max(num_present, len(found) * cache.block_size)
         num_new = cache.blocks_for(len(sequence.tokens)) - len(found)
-        return _Need(found, num_computed, num_new, first if forks else None)
+        return _Need(found, num_present, num_new, first if forks else None)
 
     def _exceeds_share(self, need: _Need, tenant: Tenant) -> bool:
         cap = self._limits.tenant_blocks
@@ -150,14 +151,17 @@ class Holdings:
         cache, request, found = self.cache, sequence.request, need.found
         cache.hold(found)
         new = cache.allocate(need.num_new, request.tenant)
-        if need.fork_of is not None and need.num_computed > len(found) * cache.block_size:
+        if need.fork_of is not None and need.num_present > len(found) * cache.block_size:
             self._moves.copies.append(BlockCopy(need.fork_of.blocks[len(found)], new[0]))
         sequence.blocks = found + new
         if sequence.host_blocks:
             pairs = zip(sequence.blocks, sequence.host_blocks, strict=False)  # the rest is to be computed
             self._moves.swap_in += [Swap(device, host) for device, host in pairs][len(found) :]
             self._release_host(sequence)
-        sequence.num_computed = sequence.num_planned = need.num_computed
+            sequence.num_computed = max(sequence.num_computed, len(found) * cache.block_size)
+        else:
+            sequence.num_computed = need.num_present
+        sequence.num_planned = need.num_present
         sequence.num_published = len(found)
         if not sequence.admitted_before and need.fork_of is None:
             cache.count(request.tenant, len(sequence.tokens), sequence.num_computed)
