@@ -260,7 +260,7 @@ def test_without_room_on_the_host_it_is_computed_again():
 
 def test_swapped_out_under_a_launched_chunk_it_goes_on_behind_that_chunk():
     """ENG-01: the step that is under way computes before the blocks are swapped, so none of it is computed twice."""
-    engine = NaiveEngine(tokens=5, host_blocks=8, swap_cost=SWAP_ALWAYS)
+    engine = NaiveEngine(sequences=2, tokens=5, host_blocks=8, swap_cost=SWAP_ALWAYS)
     request = engine.add(make_request("r", range(14), max_tokens=2, prompt_logprobs=0))
     first = engine.launch()
     engine.scheduler.preempt(request.sequences[0])
