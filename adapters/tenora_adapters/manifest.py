@@ -20,6 +20,8 @@ from typing import Final
 
 import msgspec
 
+# The newest that engines of this version read. Written is the lowest that says it all, so that earlier ones read what
+# they can serve; 1 is without `replaced`, `copies` and adapters of the embedding.
 MANIFEST_SCHEMA: Final = 1
 WEIGHTS_FILE: Final = "adapter_model.safetensors"
 CONFIG_FILE: Final = "adapter_config.json"
@@ -39,7 +41,10 @@ class TensorEntry(msgspec.Struct, frozen=True):
 
 
 class ModuleLora(msgspec.Struct, frozen=True):
-    """LoRA of one linear module: y += scaling * B (A x), A is [rank, in_features], B is [out_features, rank]."""
+    """LoRA of one linear module: y += scaling * B (A x), A is [rank, in_features], B is [out_features, rank].
+
+    Of the embedding in_features is the vocabulary, out_features the hidden size, and A x the token's column of A.
+    """
 
     module: str  # the base's module path, as in its checkpoint: "model.layers.0.self_attn.q_proj"
     rank: int
@@ -47,6 +52,13 @@ class ModuleLora(msgspec.Struct, frozen=True):
     lora_a: str  # tensor names in the weights file
     lora_b: str
     dora_magnitude: str | None = None
+
+
+class Replacement(msgspec.Struct, frozen=True):
+    """A parameter of the base that the adapter brings whole."""
+
+    parameter: str  # in the base's checkpoint: "model.norm.weight", "model.layers.0.self_attn.q_proj.bias"
+    tensor: str  # in the weights file
 
 
 class Warning(msgspec.Struct, frozen=True):
@@ -67,6 +79,9 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     dora: bool = False
     alora_invocation: tuple[int, ...] | None = None
     warnings: tuple[Warning, ...] = ()
+    replaced: tuple[Replacement, ...] = ()  # biases that were trained, and `modules_to_save`
+    # What PEFT saved of the base beside its own: of no effect, since `numeric` takes only what equals the base's.
+    copies: tuple[Replacement, ...] = ()
 
     @property
     def max_rank(self) -> int:

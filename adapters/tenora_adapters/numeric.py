@@ -3,7 +3,7 @@
 For each module, with A [rank, in] and B [out, rank]:
 
     delta norm    |s| * ||B A||_F = |s| * sqrt(trace((B^T B)(A A^T)))     two rank x rank products, never out x in
-    forward pass  y = s * B (A x), x a fixed vector of `in` normal values  [out]
+    forward pass  y = s * B (A x), x a fixed vector of `in` normal values; of the embedding, its largest token  [out]
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ from __future__ import annotations
 import hashlib
 import math
 import zlib
-from typing import Any, BinaryIO
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tenora_adapters.base import BaseModel
+from tenora_adapters.base import EMBEDDING, BaseModel
 from tenora_adapters.blobs import BlobError, BlobStore
 from tenora_adapters.errors import NumbersRejected
 from tenora_adapters.header import read_header
-from tenora_adapters.manifest import WEIGHTS_FILE, Manifest, ModuleLora, TensorEntry, Warning, blob_key
+from tenora_adapters.manifest import WEIGHTS_FILE, Manifest, ModuleLora, Replacement, TensorEntry, Warning, blob_key
 
 Floats = npt.NDArray[np.float32]
+_CHUNK_BYTES: Final = 4 << 20
 
 
 class ModuleNumbers(msgspec.Struct, frozen=True):
@@ -33,12 +35,18 @@ class ModuleNumbers(msgspec.Struct, frozen=True):
     delta_norm: float  # Frobenius norm of what is added to the module's weight; of DoRA, before its rows are scaled
 
 
+class ReplacedNumbers(msgspec.Struct, frozen=True):
+    parameter: str  # of the base, which the adapter brings whole
+    values: int
+
+
 class AcceptanceReport(msgspec.Struct, frozen=True):
     """What an accepted adapter does, module by module, and what its owner should know."""
 
     modules: list[ModuleNumbers]
     warnings: list[Warning]  # the manifest's, and those of the numbers
     accepted: bool = True
+    replaced: list[ReplacedNumbers] = []
 
 
 def check_numbers(store: BlobStore, manifest: Manifest, base: BaseModel) -> dict[str, Any]:
@@ -53,10 +61,13 @@ def check_numbers(store: BlobStore, manifest: Manifest, base: BaseModel) -> dict
         file.seek(0)
         data_start = read_header(file, manifest.weights_bytes).data_start
         modules = [_check_module(file, data_start, lora, tensors, base) for lora in manifest.modules]
+        replaced = [_check_replaced(file, data_start, item, tensors[item.tensor]) for item in manifest.replaced]
+        for copy in manifest.copies:
+            _check_copy(file, data_start, copy, tensors[copy.tensor], base)
     warnings = [warning for warning in manifest.warnings if warning.code != "no_effect"]
-    if not manifest.dora and not any(module.delta_norm for module in modules):
+    if not (manifest.dora or replaced or any(module.delta_norm for module in modules)):
         warnings.append(Warning("no_effect", "nothing is added to any module: it answers as the base model does"))
-    report: dict[str, Any] = msgspec.to_builtins(AcceptanceReport(modules, warnings))
+    report: dict[str, Any] = msgspec.to_builtins(AcceptanceReport(modules, warnings, replaced=replaced))
     return report
 
 
@@ -74,12 +85,15 @@ def _check_module(
     b = _finite(file, data_start, tensors[lora.lora_b])
     if lora.dora_magnitude is not None:
         _finite(file, data_start, tensors[lora.dora_magnitude])
-    linear = base.linears[lora.module]
-    # Seeded by the module's name: the same report for the same adapter, and no x in common between modules.
-    x = np.random.default_rng(zlib.crc32(lora.module.encode())).standard_normal(linear.in_features, dtype=np.float32)
+    shape = base.shape_of(lora.module)
     with np.errstate(over="ignore", invalid="ignore"):  # looked for below
-        y = np.float32(lora.scaling) * (b @ (a @ x))
-    if y.shape != (linear.out_features,) or not np.isfinite(y).all():
+        if lora.module == EMBEDDING:
+            low = a[:, np.abs(a).max(0).argmax()]
+        else:  # Seeded by its name: the same report for the same adapter, and no x in common between modules.
+            random = np.random.default_rng(zlib.crc32(lora.module.encode()))
+            low = a @ random.standard_normal(shape.in_features, dtype=np.float32)
+        y = np.float32(lora.scaling) * (b @ low)
+    if y.shape != (shape.out_features,) or not np.isfinite(y).all():
         raise NumbersRejected(
             f"{lora.module}: the forward pass on ordinary input overflows", param=lora.lora_b, code="overflow"
         )
@@ -93,13 +107,50 @@ def _check_module(
     )
 
 
+def _check_replaced(file: BinaryIO, data_start: int, replaced: Replacement, tensor: TensorEntry) -> ReplacedNumbers:
+    for values in _chunks(file, data_start, tensor):
+        _check_finite(values, tensor)
+    return ReplacedNumbers(replaced.parameter, math.prod(tensor.shape))
+
+
+def _check_copy(file: BinaryIO, data_start: int, copy: Replacement, tensor: TensorEntry, base: BaseModel) -> None:
+    """PEFT would put it in the base's place: it must be the base's, whatever its dtype."""
+    own = base.embeddings[copy.parameter.removesuffix(".weight")]
+    digest = hashlib.sha256()
+    for values in _chunks(file, data_start, tensor):
+        data = encode_floats(values, own.dtype)
+        if not np.array_equal(decode_floats(data, own.dtype), values):
+            break
+        digest.update(data)
+    if digest.hexdigest() != own.sha256:
+        raise NumbersRejected(
+            f"{copy.tensor} is not the base's own {copy.parameter}: what was trained whole belongs in modules_to_save, "
+            "and what was not is left out by save_pretrained(..., save_embedding_layers=False)",
+            param=copy.tensor,
+            code="changed_base_weights",
+        )
+
+
+def _chunks(file: BinaryIO, data_start: int, tensor: TensorEntry) -> Iterator[Floats]:
+    file.seek(data_start + tensor.begin)
+    remaining = tensor.end - tensor.begin
+    while data := file.read(min(remaining, _CHUNK_BYTES)):
+        remaining -= len(data)
+        yield decode_floats(data, tensor.dtype)
+
+
 def _finite(file: BinaryIO, data_start: int, tensor: TensorEntry) -> Floats:
     file.seek(data_start + tensor.begin)
     values = decode_floats(file.read(tensor.end - tensor.begin), tensor.dtype)
-    if not np.isfinite(values).all():
-        bad = int(values.size - np.count_nonzero(np.isfinite(values)))
-        raise NumbersRejected(f"{tensor.name} holds {bad} values that are NaN or infinite", param=tensor.name)
+    _check_finite(values, tensor)
     return values.reshape(tensor.shape)
+
+
+def _check_finite(values: Floats, tensor: TensorEntry) -> None:
+    finite = np.isfinite(values)
+    if not finite.all():
+        bad = int(values.size - np.count_nonzero(finite))
+        raise NumbersRejected(f"{tensor.name} holds {bad} values that are NaN or infinite", param=tensor.name)
 
 
 def decode_floats(data: bytes, dtype: str) -> Floats:
@@ -107,3 +158,11 @@ def decode_floats(data: bytes, dtype: str) -> Floats:
     if dtype == "BF16":  # the upper half of an fp32
         return (np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
     return np.frombuffer(data, {"F32": "<f4", "F16": "<f2"}[dtype]).astype(np.float32)
+
+
+def encode_floats(values: Floats, dtype: str) -> bytes:
+    """Little-endian F32, F16 or BF16 bytes; what does not fit a dtype is cut."""
+    if dtype == "BF16":
+        return (values.view(np.uint32) >> np.uint32(16)).astype("<u2").tobytes()
+    with np.errstate(over="ignore"):
+        return values.astype({"F32": "<f4", "F16": "<f2"}[dtype]).tobytes()

@@ -7,7 +7,9 @@ the first pattern that matches.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 from tenora_adapters.errors import ConfigRejected
@@ -38,6 +40,7 @@ _READ: Final = frozenset(
         "base_model_name_or_path",
         "bias",
         "exclude_modules",
+        "modules_to_save",
         "fan_in_fan_out",
         "init_lora_weights",
         "layers_pattern",
@@ -55,7 +58,6 @@ _READ: Final = frozenset(
 # The rest of PEFT's fields, and any that a later PEFT adds, must be off.
 _NAMES_OF_FEATURES: Final = {
     "lora_bias": "a bias of B",
-    "modules_to_save": "fully trained modules",
     "alora_invocation_tokens": "activated LoRA",
     "trainable_token_indices": "trainable tokens",
     "layer_replication": "replicated layers",
@@ -70,6 +72,14 @@ _MAX_ALPHA: Final = 1e12
 _MAX_LAYER: Final = 1 << 20
 
 Number = int | float
+
+
+class Bias(StrEnum):
+    """Which of the base's biases were trained along."""
+
+    NONE = "none"
+    LORA_ONLY = "lora_only"  # those of adapted modules
+    ALL = "all"
 
 
 @dataclass(frozen=True)
@@ -119,6 +129,8 @@ class PeftConfig:
     rank_patterns: tuple[RankPattern, ...]
     alpha_patterns: tuple[AlphaPattern, ...]
     base_name: str | None
+    bias: Bias = Bias.NONE
+    saved: tuple[str, ...] = ()  # ends of the names of modules that were trained whole
 
     def scaling(self, rank: int, alpha: Number) -> float:
         """alpha / r, or alpha / sqrt(r) with rsLoRA."""
@@ -171,9 +183,12 @@ def parse_config(text: bytes, limits: Limits = DEFAULT_LIMITS) -> PeftConfig:
             for key, value, where in _mapping(fields, "alpha_pattern", limits)
         ),
         base_name=_base_name(fields.get("base_model_name_or_path")),
+        bias=_bias(fields.get("bias", "none")),
+        saved=_saved(fields.get("modules_to_save") or [], budget),
     )
 
 
+_MODULE_NAME: Final = re.compile(r"\w+(\.\w+)*", re.ASCII)
 _ANYWHERE: Final = r"(.*\.)?({})$"  # PEFT's rule for keys of patterns: `foo` does not match `barfoo`
 
 
@@ -182,8 +197,6 @@ def _refuse_unimplemented(fields: dict[str, Any]) -> None:
         raise _invalid("peft_type", "must be 'LORA'", fields.get("peft_type"))
     if fields.get("task_type") not in (None, "CAUSAL_LM"):
         raise _invalid("task_type", "must be 'CAUSAL_LM'", fields["task_type"])
-    if fields.get("bias", "none") != "none":
-        raise _unimplemented("bias", f"trained biases (bias={fields['bias']!r:.40})")
     init = fields.get("init_lora_weights", True)
     if not isinstance(init, bool | str | None) or init not in _HARMLESS_INITS:
         raise _unimplemented("init_lora_weights", f"the initialisation {init!r:.40}, which changes the base's weights,")
@@ -259,6 +272,21 @@ def _selection(value: object, name: str, budget: PatternBudget) -> Selection:
     if isinstance(value, str):
         return Selection(expression=compile_pattern("{}", value, name, budget))
     return Selection(names=tuple(budget.spend(text, name) for text in _texts(value, name, budget.limits)))
+
+
+def _bias(value: object) -> Bias:
+    if not isinstance(value, str) or value not in list(Bias):
+        raise _invalid("bias", f"must be one of {', '.join(Bias)}", value)
+    return Bias(value)
+
+
+def _saved(value: object, budget: PatternBudget) -> tuple[str, ...]:
+    """PEFT reads them both as ends of names and as expressions; of a plain name that is the same."""
+    names = tuple(budget.spend(text, "modules_to_save") for text in _texts(value, "modules_to_save", budget.limits))
+    for name in names:
+        if not _MODULE_NAME.fullmatch(name):
+            raise _invalid("modules_to_save", "must be names of modules", name)
+    return names
 
 
 def _base_name(value: object) -> str | None:

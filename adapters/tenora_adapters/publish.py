@@ -28,7 +28,7 @@ def publish(store: BlobStore, validated: Validated) -> None:
     """
     manifest = validated.manifest
     stored = _stored(store, manifest.digest)
-    if stored is not None and stored.base_fingerprint != manifest.base_fingerprint:
+    if stored is not None and not validated.base.is_known_as(stored.base_fingerprint):
         raise BaseRejected("the same files are already stored as an adapter of another base model")
     with validated.weights.open("rb") as weights:
         store.put(blob_key(manifest.digest, WEIGHTS_FILE), weights)

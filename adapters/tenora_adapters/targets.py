@@ -6,14 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from tenora_adapters.base import BaseModel
+from tenora_adapters.base import EMBEDDING, HEAD, BaseModel
 from tenora_adapters.errors import ConfigRejected
 from tenora_adapters.limits import DEFAULT_LIMITS, Limits
 from tenora_adapters.manifest import Warning
 from tenora_adapters.peft_config import PeftConfig, is_named
 
-EMBEDDING: Final = "model.embed_tokens"
-HEAD: Final = "lm_head"
+PREFIX: Final = "base_model.model."  # of every tensor that PEFT saves
 # The first numbered segment below another one: `foo.bar.10.baz` is layer 10, `10.baz` is none.
 _LAYER: Final = re.compile(r".*?\.[^.]*\.(?P<idx>\d+)\.")
 
@@ -27,20 +26,15 @@ class Target:
 
 @dataclass(frozen=True)
 class Targets:
-    modules: tuple[Target, ...]  # in the base's order; at least one
+    modules: tuple[Target, ...]  # the embedding, then in the base's order; at least one
     warnings: tuple[Warning, ...]
 
 
 def resolve_targets(config: PeftConfig, base: BaseModel, limits: Limits = DEFAULT_LIMITS) -> Targets:
-    """Raises ConfigRejected when nothing is adapted, an embedding is, or a scaling is out of range."""
-    if not config.all_linear and _is_target(config, EMBEDDING):
-        raise ConfigRejected(
-            "an adapter of the embedding is not supported by this server",
-            param="target_modules",
-            code="unsupported_feature",
-        )
+    """Raises ConfigRejected when nothing is adapted, or a scaling is out of range."""
     used: set[str] = set()
-    modules = tuple(_resolve(config, module, limits, used) for module in base.linears if _is_target(config, module))
+    candidates = base.linears if config.all_linear else (EMBEDDING, *base.linears)
+    modules = tuple(_resolve(config, module, limits, used) for module in candidates if _is_target(config, module))
     if not modules:
         raise ConfigRejected(
             "target_modules choose no module of the base model, whose linear modules are "
@@ -52,7 +46,7 @@ def resolve_targets(config: PeftConfig, base: BaseModel, limits: Limits = DEFAUL
 
 
 def _is_target(config: PeftConfig, module: str) -> bool:
-    if module in config.excluded:
+    if module in config.excluded or any(f".{name}." in f".{module}." for name in config.saved):
         return False
     if config.all_linear:
         return module != HEAD

@@ -7,22 +7,29 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from tenora_adapters.base import BaseModel
+from tenora_adapters.base import EMBEDDING, BaseModel
 from tenora_adapters.errors import BaseRejected, WeightsRejected
 from tenora_adapters.header import read_header
 from tenora_adapters.limits import DEFAULT_LIMITS, Limits
-from tenora_adapters.manifest import MANIFEST_SCHEMA, Manifest, ModuleLora, TensorEntry, Warning, adapter_digest
+from tenora_adapters.manifest import (
+    Manifest,
+    ModuleLora,
+    TensorEntry,
+    Warning,
+    adapter_digest,
+)
 from tenora_adapters.package import StagedFiles
 from tenora_adapters.peft_config import PeftConfig, parse_config
-from tenora_adapters.targets import Target, resolve_targets
+from tenora_adapters.replaced import Whole, possible_copies, resolve_replaced
+from tenora_adapters.targets import PREFIX, Target, resolve_targets
 
-_PREFIX = "base_model.model."
 _SHOWN = 5  # names listed in one message
 
 
 @dataclass(frozen=True)
 class Validated:
     manifest: Manifest
+    base: BaseModel
     config_bytes: bytes
     weights: Path
 
@@ -52,13 +59,16 @@ def validate_package(
         header = read_header(file, size, limits)
         file.seek(0)
         weights_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    modules = _match(targets.modules, {tensor.name: tensor for tensor in header.tensors}, base, config.dora)
-    warnings += targets.warnings
-    if all(module.scaling == 0 for module in modules) and not config.dora:
+    replaced = resolve_replaced(config, base, {target.module for target in targets.modules}, limits)
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    copies = _copies(tensors, base, replaced.parameters)
+    modules = _match(targets.modules, (*replaced.parameters, *copies), tensors, base, config.dora)
+    warnings += (*targets.warnings, *replaced.warnings)
+    if all(module.scaling == 0 for module in modules) and not config.dora and not replaced.parameters:
         warnings.append(Warning("no_effect", "lora_alpha is 0: the adapter answers as the base model does"))
     config_sha256 = hashlib.sha256(config_bytes).hexdigest()
     manifest = Manifest(
-        schema=MANIFEST_SCHEMA,
+        schema=2 if replaced.parameters or copies or modules[0].module == EMBEDDING else 1,
         digest=adapter_digest(config_sha256, weights_sha256),
         base_fingerprint=base.fingerprint,
         config_sha256=config_sha256,
@@ -69,8 +79,10 @@ def validate_package(
         rslora=config.rslora,
         dora=config.dora,
         warnings=tuple(warnings),
+        replaced=tuple(whole.replacement for whole in replaced.parameters),
+        copies=tuple(whole.replacement for whole in copies),
     )
-    return Validated(manifest, config_bytes, files.weights)
+    return Validated(manifest, base, config_bytes, files.weights)
 
 
 def _check_base(config: PeftConfig, accepted: Collection[str] | None, *, confirmed: bool) -> list[Warning]:
@@ -90,28 +102,58 @@ def _check_base(config: PeftConfig, accepted: Collection[str] | None, *, confirm
     )
 
 
+def _copies(tensors: dict[str, TensorEntry], base: BaseModel, replaced: Collection[Whole]) -> list[Whole]:
+    """The copies of the base's own embeddings in the file; `numeric` tells whether they are. Raises WeightsRejected."""
+    known = {whole.replacement.tensor for whole in replaced}
+    copies = [copy for copy in possible_copies(base) if copy.replacement.tensor in tensors.keys() - known]
+    for copy in copies:
+        name, module = copy.replacement.tensor, copy.replacement.parameter.removesuffix(".weight")
+        shape = tensors[name].shape
+        if len(shape) == 2 and shape[0] != base.vocab_size and shape[1] == base.hidden_size:
+            raise WeightsRejected(
+                f"{name}: the vocabulary was resized to {shape[0]} tokens, the base has {base.vocab_size}; "
+                "an adapter cannot add tokens to it",
+                param=name,
+                code="resized_vocabulary",
+            )
+        if module not in base.embeddings:
+            raise WeightsRejected(
+                f"{name} is a copy of the base's weights, which this server cannot compare with its own; save the "
+                "adapter with save_pretrained(..., save_embedding_layers=False)",
+                param=name,
+                code="unexpected_tensors",
+            )
+    return copies
+
+
 def _match(
-    targets: tuple[Target, ...], tensors: dict[str, TensorEntry], base: BaseModel, dora: bool
+    targets: tuple[Target, ...],
+    wholes: tuple[Whole, ...],
+    tensors: dict[str, TensorEntry],
+    base: BaseModel,
+    dora: bool,
 ) -> tuple[ModuleLora, ...]:
     """Every implied tensor is there in the implied shape, and no other. Raises WeightsRejected."""
     modules = []
     expected: dict[str, tuple[int, ...]] = {}
     for target in targets:
-        name = f"{_PREFIX}{target.module}"
+        name = f"{PREFIX}{target.module}"
+        a, b = ("A.weight", "B.weight") if target.module != EMBEDDING else ("embedding_A", "embedding_B")
         lora = ModuleLora(
             target.module,
             target.rank,
             target.scaling,
-            f"{name}.lora_A.weight",
-            f"{name}.lora_B.weight",
+            f"{name}.lora_{a}",
+            f"{name}.lora_{b}",
             f"{name}.lora_magnitude_vector" if dora else None,
         )
-        linear = base.linears[target.module]
+        linear = base.shape_of(target.module)
         expected[lora.lora_a] = (target.rank, linear.in_features)
         expected[lora.lora_b] = (linear.out_features, target.rank)
         if lora.dora_magnitude is not None:
             expected[lora.dora_magnitude] = (linear.out_features,)
         modules.append(lora)
+    expected.update({whole.replacement.tensor: whole.shape for whole in wholes})
     missing = [name for name in expected if name not in tensors]
     extra = [name for name in tensors if name not in expected]
     if missing or extra:

@@ -88,6 +88,36 @@ def test_a_family_that_is_tied_unless_it_says_otherwise(folders: Any, tmp_path: 
     assert "lm_head" not in read_base_model(untied).linears
 
 
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        ("gemma3", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
+        ("gemma3", {"query_pre_attn_scalar": 24}),
+        ("gemma3", {"hidden_activation": "gelu"}),
+        ("gemma3", {"sliding_window_pattern": 2}),
+        ("gemma3", {"rope_local_base_freq": 5000.0}),
+        ("smollm3", {"no_rope_layers": [1, 1, 0]}),
+        ("smollm3", {"use_sliding_window": False}),
+        ("qwen2.5", {"max_window_layers": 2}),
+    ],
+    ids=str,
+)
+def test_all_that_changes_the_computation_is_in_the_fingerprint(
+    folders: Any, bases: Any, tmp_path: Path, family: str, change: dict[str, Any]
+):
+    """And a base is known by the fingerprint of before this was so, which is the same with the change."""
+    base, other = bases[family], read_base_model(with_config(folders[family], tmp_path / "m", **change))
+    assert base.fingerprint != other.fingerprint
+    assert base.former_fingerprint == other.former_fingerprint
+    assert base.is_known_as(other.former_fingerprint)
+    assert not base.is_known_as(other.fingerprint)
+
+
+def test_a_base_with_nothing_new_keeps_its_fingerprint(bases: Any):
+    assert bases["llama"].former_fingerprint is None
+    assert not bases["llama"].is_known_as("f" * 64)
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_context_is_the_engines(folders: Any, tmp_path: Path, name: str):
     shutil.copytree(folders["smollm2"], tmp_path / "m")

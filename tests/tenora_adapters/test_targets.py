@@ -102,6 +102,10 @@ SELECTIONS: list[dict[str, Any]] = [
     {"target_modules": "ALL-linear", "exclude_modules": ["down_proj"]},
     {"target_modules": ["q_proj"]},
     {"target_modules": ["lm_head", "v_proj"]},
+    {"target_modules": ["embed_tokens", "v_proj"]},
+    {"target_modules": ["model.embed_tokens"], "rank_pattern": {"embed_tokens": 3}, "use_rslora": True},
+    {"target_modules": r"model\.embed_tokens|.*\.q_proj"},
+    {"target_modules": ["q_proj", "lm_head"], "modules_to_save": ["lm_head"]},
     {"target_modules": ["self_attn.q_proj", "model.layers.1.mlp.up_proj"]},
     {"target_modules": ["q_proj", "k_proj"], "exclude_modules": ["layers.0.self_attn.q_proj"]},
     {"target_modules": ["q_proj", "k_proj"], "exclude_modules": r".*\.1\.self_attn\.k_proj"},
@@ -143,7 +147,6 @@ def test_adp_10_all_linear_leaves_the_head_out(base: BaseModel) -> None:
         ({"layers_to_transform": [True]}, "layers_to_transform"),
         ({"layers_to_transform": ["1"]}, "layers_to_transform"),
         ({"layers_to_transform": [5]}, "target_modules"),
-        ({"target_modules": ["q_proj", "embed_tokens"]}, "target_modules"),
     ],
     ids=str,
 )

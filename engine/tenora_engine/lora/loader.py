@@ -74,7 +74,7 @@ class AdapterSource:
         found = adapter_digest(hashlib.sha256(config).hexdigest(), hashlib.sha256(weights).hexdigest())
         if not digest == manifest.digest == found:
             raise AdapterUnavailable("the adapter's files are corrupt: they do not have its digest")
-        if manifest.base_fingerprint != self.base.fingerprint:
+        if not self.base.is_known_as(manifest.base_fingerprint):
             raise AdapterUnavailable("the adapter was made for another base model")
         if any((lora.dora_magnitude is not None) != manifest.dora for lora in manifest.modules):
             raise AdapterUnavailable("the adapter's manifest says of DoRA what its modules do not")

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, NullPool, create_engine, exists, select, text
 from sqlalchemy.orm import Session
 
 import tenora_migrations
-from tenora_adapters.base import BaseModel, read_base_model
-from tenora_platform.control.base_models.service import new_row
+from tenora_adapters.base import REVISION, BaseModel, BaseModelError, read_base_model
+from tenora_platform.control.base_models.service import new_row, renew, spec_of
 from tenora_platform.control.sessions.passwords import hash_password
 from tenora_platform.db.models import AuditEntry, BaseModelRow, Role, User
 from tenora_platform.db.session import PLATFORM, session_factory
@@ -50,6 +50,7 @@ def bootstrap(settings: Settings) -> None:
         _first_administrator(session, settings)
         if model is not None and settings.model is not None:
             _base_model(session, settings, settings.model.resolve(), model)
+        _renew_base_models(session)
 
 
 def _take_turns(connection: Connection) -> None:
@@ -73,14 +74,15 @@ def _base_model(session: Session, settings: Settings, folder: Path, model: BaseM
     name, accepted = settings.model_name, set(settings.model_accepted_names)
     row = session.scalar(select(BaseModelRow).where(BaseModelRow.name == name))
     if row is None:
-        other = session.scalar(select(BaseModelRow.name).where(BaseModelRow.fingerprint == model.fingerprint))
+        known_as = (model.fingerprint, model.former_fingerprint)
+        other = session.scalar(select(BaseModelRow.name).where(BaseModelRow.fingerprint.in_(known_as)))
         if other is not None:
             raise BootstrapError(f"The model in {folder} is registered as {other!r}: set TENORA_MODEL_NAME={other}")
         row = new_row(name, folder, model, accepted)
         session.add(row)
         session.flush()
         session.add(_entry("base_model.register", str(row.id), name=name, fingerprint=model.fingerprint))
-    elif row.fingerprint != model.fingerprint:
+    elif not model.is_known_as(row.fingerprint):
         raise BootstrapError(
             f"{name!r} is another model than the one in {folder}. Adapters belong to exactly one base: "
             "give the new model a name of its own (TENORA_MODEL_NAME)"
@@ -91,6 +93,23 @@ def _base_model(session: Session, settings: Settings, folder: Path, model: BaseM
     if not accepted <= set(row.accepted_names):
         row.accepted_names = sorted(accepted.union(row.accepted_names))
         session.add(_entry("base_model.accept", str(row.id), accepted_names=", ".join(row.accepted_names)))
+
+
+def _renew_base_models(session: Session) -> None:
+    """Read again the models that an earlier version registered: their fingerprints may have become others."""
+    for row in session.scalars(select(BaseModelRow)):
+        if spec_of(row).revision >= REVISION:
+            continue
+        try:
+            model = read_base_model(Path(row.folder))
+        except BaseModelError as error:
+            _log.warning("the base model %r cannot be read again: %s", row.name, error)
+            continue
+        if not model.is_known_as(row.fingerprint):
+            _log.warning("%s holds another model than the base %r", row.folder, row.name)
+            continue
+        renew(row, model)
+        session.add(_entry("base_model.renew", str(row.id), fingerprint=row.fingerprint))
 
 
 def _entry(action: str, target: str, **detail: str) -> AuditEntry:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import NullPool, create_engine, select
+from sqlalchemy import NullPool, create_engine, select, update
 
-from tenora_adapters.base import BaseModelError
+from tenora_adapters.base import BaseModelError, read_base_model
 from tenora_platform.control.bootstrap import BootstrapError, bootstrap
 from tenora_platform.control.sessions.passwords import verify_password
 from tenora_platform.db.models import AuditEntry, BaseModelRow, Role, User
@@ -76,3 +78,37 @@ def test_a_model_that_moved(postgres_url: str, tiny_base: Path, tmp_path: Path) 
         (copy / file.name).write_bytes(file.read_bytes())
     bootstrap(settings.model_copy(update={"model": copy}))
     assert [row.folder for row in rows(postgres_url, BaseModelRow)] == [str(copy)]
+
+
+def test_a_base_that_an_earlier_version_registered(postgres_url: str, tiny_base: Path, tmp_path: Path) -> None:
+    """It gets the fingerprint of today, and what was not noted then; another model in its place does not."""
+    folder = tmp_path / "windowed"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes((tiny_base / "model.safetensors").read_bytes())
+    config = json.loads((tiny_base / "config.json").read_bytes()) | {"use_sliding_window": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    settings = Settings(database_url=postgres_url, model=folder, model_name="tiny")
+    bootstrap(settings)
+    model = read_base_model(folder)
+    assert model.former_fingerprint == read_base_model(tiny_base).fingerprint
+
+    def as_before(fingerprint: str | None) -> None:
+        with session_factory(create_engine(postgres_url, poolclass=NullPool))(scope=PLATFORM) as session:
+            (row,) = session.scalars(select(BaseModelRow))
+            spec = {key: value for key, value in row.spec.items() if key not in ("vectors", "embeddings", "revision")}
+            session.execute(update(BaseModelRow).values(fingerprint=fingerprint, spec=spec))
+            session.commit()
+
+    def row() -> Any:
+        (found,) = rows(postgres_url, BaseModelRow)
+        return found
+
+    as_before(model.former_fingerprint)
+    bootstrap(settings.model_copy(update={"model": None}))
+    assert row().fingerprint == model.fingerprint
+    assert row().spec["vectors"] == model.vectors
+    assert [entry.action for entry in rows(postgres_url, AuditEntry)][-1] == "base_model.renew"
+
+    as_before("f" * 64)
+    bootstrap(settings.model_copy(update={"model": None}))
+    assert (row().fingerprint, "vectors" in row().spec) == ("f" * 64, False)

@@ -66,6 +66,11 @@ def new_row(name: str, folder: Path, model: BaseModel, accepted_names: Iterable[
     )
 
 
+def renew(row: BaseModelRow, model: BaseModel) -> None:
+    """Note what a model's folder says, of which `row` knows less: it was registered by an earlier version."""
+    row.fingerprint, row.spec = model.fingerprint, msgspec.to_builtins(model)
+
+
 def spec_of(row: BaseModelRow) -> BaseModel:
     return msgspec.convert(row.spec, BaseModel)
 
