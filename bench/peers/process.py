@@ -20,16 +20,22 @@ class PeerError(Exception):
     """A peer could not be installed or started."""
 
 
-def environment_with(folder: Path, packages: Sequence[str]) -> Path:
-    """A virtual environment that holds `packages`, made unless a stamp says that it was; its Python."""
+def environment_with(folder: Path, packages: Sequence[str], settings: Mapping[str, str] | None = None) -> Path:
+    """A virtual environment that holds `packages`, made unless a stamp says that it was; its Python.
+
+    settings: of the environment in which packages are built.
+    """
     python, stamp = folder / "bin" / "python", folder / "packages"
     wanted = "\n".join(packages)
     if stamp.exists() and stamp.read_text() == wanted:
         return python
     print(f"installing {', '.join(packages)} into {folder}", file=sys.stderr, flush=True)
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    build = {**os.environ, **(settings or {})}
     for package in packages:
-        subprocess.run([python, "-m", "pip", "install", "-q", "--progress-bar", "on", *package.split()], check=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "-q", "--progress-bar", "on", *package.split()], check=True, env=build
+        )
     stamp.write_text(wanted)
     return python
 
