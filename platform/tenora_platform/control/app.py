@@ -17,6 +17,7 @@ from starlette.concurrency import run_in_threadpool
 
 from tenora_platform.control import failures
 from tenora_platform.control.access import protect_from_forgery
+from tenora_platform.control.adapters.endpoints import quotas as adapter_quotas
 from tenora_platform.control.adapters.endpoints import router as adapters
 from tenora_platform.control.adapters.endpoints import uploads
 from tenora_platform.control.audit.endpoints import router as audit
@@ -40,6 +41,7 @@ SLICES: Final = (
     keys,
     adapters,
     uploads,
+    adapter_quotas,
     quotas,
     base_models,
     usage,

@@ -8,6 +8,7 @@
     +-- NotFound            404   no such object *for this caller*: another tenant's ids look exactly like none
     +-- Timeout             408   an upload that took too long
     +-- Conflict            409   it clashes with what is there
+    |   +-- QuotaExceeded   409   what is stored already leaves no room; `param` names the limit
     +-- TooLarge            413
     +-- TooManyRequests     429   `retry_after` seconds
     +-- Unavailable         503   a part behind the API is away; worth another try
@@ -72,6 +73,10 @@ class Timeout(ControlError):
 class Conflict(ControlError):
     status = 409
     code = "conflict"
+
+
+class QuotaExceeded(Conflict):
+    code = "quota_exceeded"
 
 
 class TooLarge(ControlError):

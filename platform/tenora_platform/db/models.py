@@ -80,6 +80,13 @@ class Tenant(Base, Created):
     display_name: Mapped[str] = mapped_column(String(200))
     timezone: Mapped[str] = mapped_column(String(64), default="UTC")  # IANA; its billing days and months
     disabled_at: Mapped[datetime | None]
+    # What its adapters may take up: null is unlimited, 0 takes nothing new.
+    max_adapters: Mapped[int | None]
+    max_adapter_bytes: Mapped[int | None]
+    __table_args__ = (
+        CheckConstraint("max_adapters BETWEEN 0 AND 1000000", name="max_adapters"),
+        CheckConstraint("max_adapter_bytes BETWEEN 0 AND 1000000000000000", name="max_adapter_bytes"),
+    )
 
 
 class User(Base, Created):

@@ -7,11 +7,13 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
-from tenora_platform.control.access import Held, MayWrite, ReadTenant, WriteTenant
-from tenora_platform.control.adapters import service, serving
+from tenora_platform.control.access import GovernTenant, Held, MayWrite, ReadTenant, WriteTenant
+from tenora_platform.control.adapters import quota, service, serving
 from tenora_platform.control.adapters.receiving import receive_upload
 from tenora_platform.control.adapters.schemas import (
     AdapterDetail,
+    AdapterQuotaChange,
+    AdapterQuotaView,
     AdapterView,
     CanaryShare,
     Promotion,
@@ -24,6 +26,7 @@ from tenora_platform.control.paging import Paging
 from tenora_platform.control.routes import ControlRoute
 
 router = APIRouter(prefix="/tenants/{tenant_id}/adapters", tags=["adapters"], route_class=ControlRoute)
+quotas = APIRouter(prefix="/tenants/{tenant_id}/adapter-quota", tags=["adapters"], route_class=ControlRoute)
 # Not a ControlRoute: it bounds its body itself, as it comes in.
 uploads = APIRouter(prefix="/tenants/{tenant_id}/adapters", tags=["adapters"])
 _UPLOAD_BODY: Final[dict[str, Any]] = {
@@ -58,6 +61,16 @@ _UPLOAD_BODY: Final[dict[str, Any]] = {
         },
     }
 }
+
+
+@quotas.get("", operation_id="getAdapterQuota")
+def get_adapter_quota(inside: ReadTenant) -> AdapterQuotaView:
+    return quota.view_quota(inside.work.session, inside.tenant)
+
+
+@quotas.put("", operation_id="setAdapterQuota")
+def set_adapter_quota(inside: GovernTenant, body: AdapterQuotaChange) -> AdapterQuotaView:
+    return quota.set_quota(inside.work, inside.tenant, body)
 
 
 @router.get("", operation_id="listAdapters")

@@ -81,6 +81,20 @@ class CanaryShare(Body):
     percent: Annotated[int, Field(ge=1, le=99, description="Of the requests to the adapter's name.")]
 
 
+class AdapterQuotaChange(Body):
+    """The whole quota: null is unlimited, 0 takes nothing new. The same bounds as the CHECKs of the table."""
+
+    max_adapters: Annotated[int, Field(ge=0, le=10**6)] | None
+    max_bytes: Annotated[int, Field(ge=0, le=10**15)] | None
+
+
+class AdapterQuotaView(View):
+    max_adapters: int | None
+    max_bytes: int | None
+    used_adapters: int = Field(description="That are not deleted.")
+    used_bytes: int = Field(description="Of their versions that are validating, ready or retired.")
+
+
 class UploadAccepted(View):
     adapter: AdapterView
     version: VersionView

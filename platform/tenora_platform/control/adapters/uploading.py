@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from typing import Final
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from tenora_adapters.errors import AdapterRejected, PackageRejected
@@ -19,6 +19,7 @@ from tenora_adapters.names import check_adapter_name
 from tenora_adapters.package import UploadedFile, open_files
 from tenora_adapters.publish import publish
 from tenora_adapters.validate import Validated, validate_package
+from tenora_platform.control.adapters.quota import check_quota
 from tenora_platform.control.adapters.receiving import Upload
 from tenora_platform.control.adapters.schemas import ModuleReport, Note, Problem, Report, UploadAccepted
 from tenora_platform.control.adapters.service import live
@@ -37,7 +38,7 @@ _FIELDS: Final = frozenset({"name", "base_model", "confirm_base", "promote"})
 
 
 def accept_upload(resources: Resources, caller: Principal, tenant_id: uuid.UUID, upload: Upload) -> UploadAccepted:
-    """Raises InvalidRequest, Rejected."""
+    """Raises InvalidRequest, Rejected, QuotaExceeded."""
     for unknown in sorted(upload.fields.keys() - _FIELDS):
         raise InvalidRequest("There is no such field.", param=unknown[:100])
     with resources.sessions(scope=tenant_id) as session:
@@ -47,6 +48,9 @@ def accept_upload(resources: Resources, caller: Principal, tenant_id: uuid.UUID,
     limits = Limits(max_upload_bytes=resources.settings.max_upload_bytes)
     try:
         validated = _validate(upload, base, limits, base_confirmed=_flag(upload.fields, "confirm_base", default=False))
+        with resources.sessions(scope=tenant_id) as session:  # asked again, for good, when the version is made
+            is_new = session.scalar(_named(tenant_id, base, name)) is None
+            check_quota(session, tenant_id, is_new=is_new, new_bytes=validated.manifest.weights_bytes)
         publish(resources.blobs, validated)
     except AdapterRejected as error:
         raise _refusal(error) from error
@@ -115,13 +119,20 @@ def first_report(manifest: Manifest) -> Report:
     )
 
 
+def _named(tenant_id: uuid.UUID, base: BaseModelRow, name: str) -> Select[Adapter]:
+    return live(tenant_id).where(Adapter.base_model_id == base.id, Adapter.name == name)
+
+
 def _new_version(
     work: Transaction, tenant_id: uuid.UUID, base: BaseModelRow, name: str, validated: Validated, *, promote: bool
 ) -> UploadAccepted:
-    # Uploads of one tenant take turns here, so that numbers have no gap and a name is made once.
+    """Raises QuotaExceeded."""
+    # Uploads of one tenant take turns here, so that numbers have no gap, a name is made once and the quota holds.
     work.session.execute(select(Tenant.id).where(Tenant.id == tenant_id).with_for_update(key_share=True))
-    named = live(tenant_id).where(Adapter.base_model_id == base.id, Adapter.name == name)
-    adapter = work.session.scalar(named.with_for_update(key_share=True))  # not one that is being deleted
+    named = _named(tenant_id, base, name).with_for_update(key_share=True)  # not one that is being deleted
+    adapter = work.session.scalar(named)
+    size_bytes = validated.manifest.weights_bytes
+    check_quota(work.session, tenant_id, is_new=adapter is None, new_bytes=size_bytes)
     if adapter is None:
         adapter = Adapter(tenant_id=tenant_id, base_model_id=base.id, name=name)
         work.session.add(adapter)
@@ -133,7 +144,7 @@ def _new_version(
         adapter_id=adapter.id,
         number=(number or 0) + 1,
         digest=validated.manifest.digest,
-        size_bytes=validated.manifest.weights_bytes,
+        size_bytes=size_bytes,
         status=VersionStatus.VALIDATING,
         promote_when_ready=promote,
         report=first_report(validated.manifest).model_dump(),
