@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -30,9 +31,11 @@ from tenora_engine.grammar.vocabulary import read_vocabulary
 from tenora_engine.kernels import REFERENCE, Kernels, kernels_for
 from tenora_engine.kernels.kv import LayerKv, allocate_kv, kv_token_bytes
 from tenora_engine.kv.prefix_cache import PrefixCache
+from tenora_engine.lora.disk_cache import DiskCache
 from tenora_engine.lora.dora import BaseWeights
+from tenora_engine.lora.files import FileSource, StoreFiles
 from tenora_engine.lora.loader import AdapterLoader, AdapterSource
-from tenora_engine.lora.residency import Residency
+from tenora_engine.lora.residency import Residency, Room
 from tenora_engine.lora.weights import DeviceSlots
 from tenora_engine.model.decoder import Adapters, Decoder
 from tenora_engine.model.hf_config import read_spec
@@ -87,7 +90,7 @@ def build_engine(
         weights = load_weights(weight_files(config.model), spec, dtype, device, kernels.make_linear)
         decoder = Decoder(spec, weights, kernels)
         base_weights = BaseWeights(weight_files(config.model))
-        store = open_store(config.blobs)
+        files = _adapter_files(config)
     except (UnsupportedModel, BaseModelError, BlobError, SafetensorError, OSError, ValueError) as error:
         raise StartError(str(error)) from error
 
@@ -106,8 +109,8 @@ def build_engine(
         kv.key_offsets,
     )
     slots = DeviceSlots(config.adapter_slots, spec, decoder.kernels, dtype, device)
-    loader = AdapterLoader(AdapterSource(store, base, spec, dtype, base_weights).load, wake)
-    residency = Residency(slots, config.adapter_slots, config.host_adapters, loader, clock)
+    loader = AdapterLoader(AdapterSource(files, base, spec, dtype, base_weights), slots.place, wake)
+    residency = Residency(slots, _adapter_room(config), loader, clock, files_are_local=files.is_local)
     if device.type == "cpu":
         decoder = record(decoder, memory, slots.adapters, config.max_batch_tokens, threads)
     elif config.cuda_graphs and kernels is not REFERENCE:
@@ -191,6 +194,23 @@ def choose_device(asked: Device) -> torch.device:
     if asked is Device.CUDA and not there:
         raise StartError("no GPU that this torch can use")
     return torch.device("cuda", 0) if there and asked is not Device.CPU else torch.device("cpu")
+
+
+def _adapter_files(config: EngineConfig) -> FileSource:
+    """Raises BlobError and OSError."""
+    store = open_store(config.blobs)
+    if config.adapter_cache is None:
+        return StoreFiles(store)
+    return DiskCache(store, config.adapter_cache, config.adapter_cache_mb << 20)
+
+
+def _adapter_room(config: EngineConfig) -> Room:
+    return Room(
+        config.adapter_slots,
+        config.host_adapters,
+        config.host_adapter_mb << 20,
+        inf if config.adapter_mb is None else config.adapter_mb << 20,
+    )
 
 
 def _graphed(decoder: Decoder, memory: Sequence[LayerKv], adapters: Adapters, max_rows: int, context: int) -> Decoder:

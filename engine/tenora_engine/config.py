@@ -72,7 +72,11 @@ class EngineConfig:
     max_waiting: int = 256  # sequences in the queue; beyond it requests are refused as overloaded
     max_model_len: int | None = None  # None: the model's own context length
     adapter_slots: int = 32
+    adapter_mb: int | None = None  # of the device's memory, that adapters in slots may take; None: as the slots need
     host_adapters: int = 64  # kept in memory, those in slots included
+    host_adapter_mb: int = 4096  # of memory, for these
+    adapter_cache: Path | None = None  # folder on a local disk; None: straight from the blob store
+    adapter_cache_mb: int = 10240
     tenant_kv_share: float = 1.0  # of the KV cache, that one tenant may hold
     tenant_adapter_slots: int | None = None  # that one tenant may use at once; None: all
     host_kv_blocks: int = 0  # where preempted sequences are kept, if that is cheaper than to compute them again
@@ -122,7 +126,11 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str] = os.e
     option("max_waiting", _positive, "length of the queue")
     option("max_model_len", _positive, "longest prompt and completion; default: the model's own")
     option("adapter_slots", _positive, "adapters usable in one step")
+    option("adapter_mb", _positive, "MiB of the device's memory for adapters in slots; default: what they need")
     option("host_adapters", _positive, "adapters kept in memory")
+    option("host_adapter_mb", _positive, "MiB of memory for these")
+    option("adapter_cache", Path, "folder for adapters' files on a local disk, which engines of one machine share")
+    option("adapter_cache_mb", _positive, "MiB of that disk")
     option("tenant_kv_share", _share, "of the KV cache that one tenant may hold, above 0 and up to 1")
     option("tenant_adapter_slots", _positive, "adapters of one tenant usable in one step; default: all slots")
     option("host_kv_blocks", _count, "KV blocks kept on the host for preempted sequences; 0: they are computed again")

@@ -259,7 +259,7 @@ class EngineCore:
             digest = request.adapters[0].digest
             log.error("adapter %s gave values that are not finite: set aside", digest)
             self.residency.quarantine(digest)
-            for other in self._live.using(digest):
+            for other in self._live.using({digest}):
                 self._live.fail(other, SET_ASIDE)
 
     def _observe(self, plan: Plan, results: StepResults) -> None:
@@ -272,9 +272,9 @@ class EngineCore:
 
     def _collect_adapters(self) -> None:
         for failure in self.residency.collect():
-            log.warning("adapter %s: %s", failure.digest, failure.error.message)
+            log.warning("adapter %s: %s", ", ".join(failure.digests), failure.error.message)
             refusal = Refused(FailCode.ADAPTER_UNAVAILABLE, failure.error.message, retryable=failure.error.retryable)
-            for request in self._live.using(failure.digest):
+            for request in self._live.using(failure.digests):
                 self._live.fail(request, refusal)
 
     def _collect_grammars(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
@@ -51,9 +51,9 @@ class LiveRequests:
     def get(self, key: RequestKey) -> Request | None:
         return self._requests.get(key)
 
-    def using(self, digest: str) -> list[Request]:
-        """Those that use this adapter."""
-        return [request for request in self if any(use.digest == digest for use in request.adapters)]
+    def using(self, digests: Set[str]) -> list[Request]:
+        """Those that use all of these adapters."""
+        return [request for request in self if digests <= {use.digest for use in request.adapters}]
 
     def take_news(self) -> dict[bytes, News]:
         """By gateway, since the last call."""
@@ -127,5 +127,6 @@ class LiveRequests:
             if self._speculator is not None:
                 self._speculator.forget(sequence)
         self._residency.unwant(request.adapters)
+        self._residency.metrics.ended(request.adapters, request.usage)
         self._grammars.forget(request)
         del self._requests[request.key]

@@ -11,6 +11,7 @@ import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from engine_under_test import ROUTE, Answer
@@ -21,8 +22,8 @@ from tenora_engine.drawing import ChunkResult, Draw, Failure, accepted
 from tenora_engine.executor import StepResults
 from tenora_engine.kv.prefix_cache import PrefixCache
 from tenora_engine.layout import Part
-from tenora_engine.lora.loader import Loaded
-from tenora_engine.lora.residency import Residency
+from tenora_engine.lora.loader import Event, Fetched, Placed, Read
+from tenora_engine.lora.residency import Residency, Room
 from tenora_engine.sampler import Sampled
 from tenora_engine.scheduler import Limits, Plan, Scheduler, SwapCost
 from tenora_engine.wire import AdapterUse, FailCode, Sampling, Submit
@@ -132,20 +133,26 @@ class CanaryExecutor:
 
 
 class _Loader:
-    """Has loaded an adapter one or two looks after it was asked for."""
+    """Has done a job one or two looks after it was asked for."""
 
     def __init__(self, dice: random.Random) -> None:
-        self._asked: list[str] = []
+        self._asked: list[Event] = []
         self._dice = dice
 
-    def start(self, digest: str) -> None:
-        self._asked.append(digest)
+    def fetch(self, digest: str) -> None:
+        self._asked.append(Fetched(digest, 1))
 
-    def poll(self) -> list[Loaded]:
-        ready = [digest for digest in self._asked if self._dice.random() < 0.5]
-        self._asked = [digest for digest in self._asked if digest not in ready]
-        weights: Any = ready
-        return [Loaded(digest, weight) for digest, weight in zip(ready, weights, strict=True)]
+    def read(self, digest: str) -> None:
+        weights: Any = SimpleNamespace(num_bytes=1, name=digest)
+        self._asked.append(Read(digest, weights, 0.0))
+
+    def place(self, digest: str, weights: Any) -> None:
+        self._asked.append(Placed(digest, weights.name))
+
+    def poll(self) -> list[Event]:
+        ready = [event for event in self._asked if self._dice.random() < 0.5]
+        self._asked = [event for event in self._asked if event not in ready]
+        return ready
 
 
 class _Slots:
@@ -154,8 +161,11 @@ class _Slots:
     def __init__(self) -> None:
         self.content: dict[int, str] = {}
 
-    def put(self, slot: int, weights: Any) -> None:
-        self.content[slot] = weights
+    def install(self, slot: int, placed: str) -> None:
+        self.content[slot] = placed
+
+    def clear(self, slot: int) -> None:
+        self.content.pop(slot, None)
 
 
 class _NoGrammars:
@@ -211,7 +221,7 @@ class CanaryEngine:
         slots: Any = _Slots()
         self.cache = PrefixCache(num_blocks, BLOCK)
         self.executor = CanaryExecutor(num_blocks, num_host_blocks, slots.content, self.dice)
-        self.residency = Residency(slots, num_slots, num_slots + 1, _Loader(self.dice), lambda: 0.0)
+        self.residency = Residency(slots, Room(num_slots, num_slots + 1), _Loader(self.dice), lambda: 0.0)
         self.executor.slot_of = self.residency.slot_of
         self.guesses: Any = _Guesses(self.dice) if guess else None
         self.scheduler = Scheduler(

@@ -121,8 +121,8 @@ def test_weights_with_nan_are_not_loaded(make_engine: Make, world: World, tmp_pa
 def test_an_exception_on_the_loading_thread_ends_its_requests(engine: EngineUnderTest, world: World, monkeypatch):
     """ENG-04: whatever it is, it comes back as that adapter's failure, and the thread goes on to the next."""
     loader: Any = engine.engine.loader
-    real = loader._load
-    monkeypatch.setattr(loader, "_load", lambda digest: 1 / 0 if digest == world.digests["r4"] else real(digest))
+    real = loader._read
+    monkeypatch.setattr(loader, "_read", lambda digest: 1 / 0 if digest == world.digests["r4"] else real(digest))
     bad, good, base = (engine.submit(prompt(9), world.uses(name)) for name in ("r4", "r8", None))
     answers = engine.finish()
     assert answers[bad].fail_code is FailCode.ADAPTER_UNAVAILABLE
@@ -299,7 +299,7 @@ def test_prompt_logprobs_beside_eight_plain_requests(make_engine: Make, world: W
 def test_nothing_is_generated_for_a_client_that_left(engine: EngineUnderTest, world: World):
     """API-19; seen elsewhere: it went on to the end. Here one step, the one that was launched, and that for nobody."""
     gone, stays = engine.submit(prompt(9), max_tokens=200), engine.submit(prompt(9), world.uses("r8"), max_tokens=30)
-    for _ in range(6):
+    while not engine.answers[stays].tokens[0]:
         engine.step_when_ready()
     engine.core.abort(ROUTE, gone)
     engine.step()

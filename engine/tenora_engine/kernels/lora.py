@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -45,9 +45,15 @@ class LoraPair:
 class LoraSlots(Protocol):
     """The pairs of one layer by slot."""
 
+    def place(self, pair: LoraPair | None) -> Any:
+        """All of `put` that takes time, on any thread: what `install` makes a slot's content. None: the adapter leaves
+        this layer alone."""
+
+    def install(self, slot: int, placed: Any) -> None:
+        """Replace what lies in a slot. No step that uses the slot may be under way."""
+
     def put(self, slot: int, pair: LoraPair | None) -> None:
-        """Replace what lies in a slot; None: its adapter leaves this layer alone. No step that uses the slot may be
-        under way."""
+        """Both at once."""
 
 
 class PairSlots:
@@ -56,8 +62,14 @@ class PairSlots:
     def __init__(self, num_slots: int) -> None:
         self.pairs: list[LoraPair | None] = [None] * num_slots
 
+    def place(self, pair: LoraPair | None) -> LoraPair | None:
+        return pair
+
+    def install(self, slot: int, placed: LoraPair | None) -> None:
+        self.pairs[slot] = placed
+
     def put(self, slot: int, pair: LoraPair | None) -> None:
-        self.pairs[slot] = pair
+        self.install(slot, self.place(pair))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,15 @@ class Columns:
         return self.table.shape[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One layer's pair in the device's memory, and what a slot's row has to say of it."""
+
+    row: list[int]
+    ranks: tuple[int, ...]  # of each slice
+    tensors: tuple[Tensor, ...]  # what the row's addresses point to
+
+
 class TableSlots:
     """The adapters of one layer by slot.
 
@@ -50,26 +59,34 @@ class TableSlots:
         self._placed: list[tuple[Tensor, ...]] = [()] * num_slots  # what the addresses point to
         self._columns: dict[int, Columns] = {}
 
-    def put(self, slot: int, pair: LoraPair | None) -> None:
-        """Replace what lies in a slot. No step that uses the slot may be under way. Raises ValueError."""
+    def place(self, pair: LoraPair | None) -> Placed:
+        """Raises ValueError."""
         row = [0] * self.table.shape[1]
-        placed: tuple[Tensor, ...] = ()
-        if pair is not None:
-            self._check(pair)
-            a = pair.a if self.shape.is_embedding else pair.a.t()
-            placed = (self._place(a, self.dtype), *self._slices(pair))
-            row[:2] = [placed[0].data_ptr(), pair.a.shape[1]]
-            first = 0
-            for index, (b, rank) in enumerate(zip(placed[1:], pair.ranks, strict=True)):
-                row[3 + 3 * index : 6 + 3 * index] = [b.data_ptr(), first, rank]
-                first += rank
-            if pair.affine is not None:
-                placed = (*placed, self._place(pair.affine, torch.float32))
-                row[2] = placed[-1].data_ptr()
-        self.table[slot].copy_(self._on_host(torch.tensor(row)), non_blocking=True)
-        self.ranks[slot] = 0 if pair is None else pair.ranks
-        self.affine[slot] = row[2] != 0
-        self._placed[slot] = placed
+        if pair is None:
+            return Placed(row, (0,) * len(self.shape.slices), ())
+        self._check(pair)
+        a = pair.a if self.shape.is_embedding else pair.a.t()
+        placed = (self._place(a, self.dtype), *self._slices(pair))
+        row[:2] = [placed[0].data_ptr(), pair.a.shape[1]]
+        first = 0
+        for index, (b, rank) in enumerate(zip(placed[1:], pair.ranks, strict=True)):
+            row[3 + 3 * index : 6 + 3 * index] = [b.data_ptr(), first, rank]
+            first += rank
+        if pair.affine is not None:
+            placed = (*placed, self._place(pair.affine, torch.float32))
+            row[2] = placed[-1].data_ptr()
+        return Placed(row, pair.ranks, placed)
+
+    def install(self, slot: int, placed: Placed) -> None:
+        """Replace what lies in a slot. No step that uses the slot may be under way."""
+        self.table[slot].copy_(self._on_host(torch.tensor(placed.row)), non_blocking=True)
+        self.ranks[slot] = placed.ranks
+        self.affine[slot] = placed.row[2] != 0
+        self._placed[slot] = placed.tensors
+
+    def put(self, slot: int, pair: LoraPair | None) -> None:
+        """Raises ValueError."""
+        self.install(slot, self.place(pair))
 
     def columns(self, width: int) -> Columns:
         if width not in self._columns:
@@ -92,7 +109,7 @@ class TableSlots:
         return blocks
 
     def _place(self, values: Tensor, dtype: torch.dtype) -> Tensor:
-        """A dense copy on the device, in the order of the stream that the steps run on: nobody waits for it."""
+        """A dense copy on the device, in the order of the current stream: nobody waits for it."""
         place = torch.empty(values.shape, dtype=dtype, device=self.table.device)
         return place.copy_(self._on_host(values.contiguous()), non_blocking=True)
 

@@ -1,79 +1,61 @@
-"""Fetches an adapter from the blob store by digest and trusts nothing: every byte is checked against the digest."""
+"""Brings an adapter from its files to the host and to the device, on threads of its own."""
 
 from __future__ import annotations
 
-import hashlib
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import prod
 from queue import Empty, SimpleQueue
+from typing import Any, Final
 
-import msgspec
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from tenora_adapters.base import BaseModel
-from tenora_adapters.blobs import BlobError, BlobNotFound, BlobStore
-from tenora_adapters.manifest import (
-    CONFIG_FILE,
-    MANIFEST_FILE,
-    MANIFEST_SCHEMA,
-    WEIGHTS_FILE,
-    Manifest,
-    ModuleLora,
-    adapter_digest,
-    blob_key,
-    decode_manifest,
-)
+from tenora_adapters.manifest import Manifest, ModuleLora
 from tenora_engine.errors import AdapterUnavailable
 from tenora_engine.lora.dora import BaseWeights, gain_and_offset, row_scale
+from tenora_engine.lora.files import FileSource
 from tenora_engine.lora.weights import AdapterWeights, ModuleWeights, UnknownModule, arrange
 from tenora_engine.model.spec import ModelSpec
+
+_NUM_FETCHERS: Final = 4  # a slow store holds up none but as many adapters
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterSource:
     """Where adapters come from and what they must fit."""
 
-    store: BlobStore
+    files: FileSource
     base: BaseModel
     spec: ModelSpec
     dtype: torch.dtype
     weights: BaseWeights  # which DoRA needs
 
-    def load(self, digest: str) -> AdapterWeights:
+    def fetch(self, digest: str) -> int:
+        """Bring its files near; about how many bytes its weights will take in memory. Raises AdapterUnavailable."""
+        manifest = self.files.fetch(digest)
+        self._check(manifest)
+        return sum(prod(tensor.shape) for tensor in manifest.tensors) * self.dtype.itemsize
+
+    def read(self, digest: str) -> AdapterWeights:
         """Read, verify and arrange one adapter. Raises AdapterUnavailable."""
+        files = self.files.read(digest)
+        self._check(files.manifest)
         try:
-            manifest = decode_manifest(self._read(digest, MANIFEST_FILE))
-            config, weights = self._read(digest, CONFIG_FILE), self._read(digest, WEIGHTS_FILE)
-        except BlobNotFound as error:
-            raise AdapterUnavailable("the adapter's files are no longer there") from error
-        except (BlobError, OSError) as error:
-            raise AdapterUnavailable("the adapter's files cannot be read", retryable=True) from error
-        except msgspec.DecodeError as error:
-            raise AdapterUnavailable("the adapter's manifest is corrupt") from error
-        self._verify(digest, manifest, config, weights)
-        try:
-            tensors = safetensors.torch.load(weights)
-            modules = {lora.module: self._module(lora, tensors) for lora in manifest.modules}
+            tensors = safetensors.torch.load(files.weights)
+            modules = {lora.module: self._module(lora, tensors) for lora in files.manifest.modules}
             return arrange(modules, self.spec, self.dtype)
         except (SafetensorError, KeyError) as error:
             raise AdapterUnavailable("the adapter's weights do not hold what its manifest says") from error
         except UnknownModule as error:
             raise AdapterUnavailable(f"this engine cannot adapt the module {error}") from error
 
-    def _read(self, digest: str, file: str) -> bytes:
-        with self.store.open(blob_key(digest, file)) as blob:
-            return blob.read()
-
-    def _verify(self, digest: str, manifest: Manifest, config: bytes, weights: bytes) -> None:
-        if manifest.schema > MANIFEST_SCHEMA:
-            raise AdapterUnavailable(f"the adapter's manifest has schema {manifest.schema}, newer than this engine")
-        found = adapter_digest(hashlib.sha256(config).hexdigest(), hashlib.sha256(weights).hexdigest())
-        if not digest == manifest.digest == found:
-            raise AdapterUnavailable("the adapter's files are corrupt: they do not have its digest")
+    def _check(self, manifest: Manifest) -> None:
         if not self.base.is_known_as(manifest.base_fingerprint):
             raise AdapterUnavailable("the adapter was made for another base model")
         if any((lora.dora_magnitude is not None) != manifest.dora for lora in manifest.modules):
@@ -103,26 +85,62 @@ class AdapterSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """One load's end."""
-
+class Fetched:
     digest: str
-    result: AdapterWeights | AdapterUnavailable
+    num_bytes: int  # that it will take in memory, about
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    digest: str
+    weights: AdapterWeights
+    seconds: float  # that it took to fetch and to read it
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    digest: str
+    placed: Any  # what the device's slots install
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    digest: str
+    error: AdapterUnavailable
+
+
+Event = Fetched | Read | Placed | Failed
 
 
 class AdapterLoader:
-    """Loads off the step path, on a thread of its own. `poll` gives what is done; `wake` is called at each end."""
+    """Works off the step path. Each job ends in one event, which `poll` gives; `wake` is called at each end."""
 
-    def __init__(self, load: Callable[[str], AdapterWeights], wake: Callable[[], None] = lambda: None) -> None:
-        self._load = load
+    def __init__(
+        self,
+        source: AdapterSource,
+        place: Callable[[AdapterWeights], Any],
+        wake: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._place = place
         self._wake = wake
-        self._done: SimpleQueue[Loaded] = SimpleQueue()
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="adapter-load")
+        self._clock = clock
+        self._done: SimpleQueue[Event] = SimpleQueue()
+        self._fetching = ThreadPoolExecutor(_NUM_FETCHERS, "adapter-fetch")
+        self._loading = ThreadPoolExecutor(1, "adapter-load")  # one: what it computes with, the steps lack
+        self._fetch_s: dict[str, float] = {}
 
-    def start(self, digest: str) -> None:
-        self._pool.submit(self._run, digest)
+    def fetch(self, digest: str) -> None:
+        self._fetching.submit(self._run, digest, lambda: self._fetch(digest))
 
-    def poll(self) -> list[Loaded]:
+    def read(self, digest: str) -> None:
+        self._loading.submit(self._run, digest, lambda: self._read(digest))
+
+    def place(self, digest: str, weights: AdapterWeights) -> None:
+        self._loading.submit(self._run, digest, lambda: Placed(digest, self._place(weights)))
+
+    def poll(self) -> list[Event]:
         done = []
         while True:
             try:
@@ -131,15 +149,27 @@ class AdapterLoader:
                 return done
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._fetching.shutdown(wait=False, cancel_futures=True)
+        self._loading.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, digest: str) -> None:
-        result: AdapterWeights | AdapterUnavailable
+    def _fetch(self, digest: str) -> Fetched:
+        began = self._clock()
+        num_bytes = self._source.fetch(digest)
+        self._fetch_s[digest] = self._clock() - began
+        return Fetched(digest, num_bytes)
+
+    def _read(self, digest: str) -> Read:
+        began = self._clock()
+        weights = self._source.read(digest)
+        return Read(digest, weights, self._clock() - began + self._fetch_s.pop(digest, 0.0))
+
+    def _run(self, digest: str, job: Callable[[], Event]) -> None:
+        event: Event
         try:
-            result = self._load(digest)
+            event = job()
         except AdapterUnavailable as error:
-            result = error
+            event = Failed(digest, error)
         except Exception as error:  # noqa: BLE001  # whatever is wrong with one adapter is that adapter's end alone
-            result = AdapterUnavailable(f"the adapter could not be loaded ({type(error).__name__})")
-        self._done.put(Loaded(digest, result))
+            event = Failed(digest, AdapterUnavailable(f"the adapter could not be loaded ({type(error).__name__})"))
+        self._done.put(event)
         self._wake()

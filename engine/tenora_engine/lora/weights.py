@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Final
+from itertools import chain
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -43,6 +45,18 @@ class AdapterLayer:
 class AdapterWeights:
     layers: tuple[AdapterLayer, ...]
     lm_head: LoraPair | None = None
+
+    @property
+    def pairs(self) -> list[LoraPair | None]:
+        """All of them, in a fixed order."""
+        layers = [pair for layer in self.layers for pair in (layer.qkv, layer.output, layer.gate_up, layer.down)]
+        return [*layers, self.lm_head]
+
+    @property
+    def num_bytes(self) -> int:
+        """On the host. On a device the same weights take no more."""
+        tensors = [tensor for pair in self.pairs if pair is not None for tensor in (pair.a, pair.b, pair.affine)]
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +149,25 @@ class DeviceSlots:
             for _ in range(spec.num_layers)
         ]
         self.adapters = Adapters(layers, make(_lm_head(spec)))
+        per_layer = [(layer.qkv, layer.output, layer.gate_up, layer.down) for layer in layers]
+        self._slots: list[LoraSlots] = [*chain.from_iterable(per_layer), self.adapters.lm_head]  # as `pairs` are
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._nothing: list[Any] = [slots.place(None) for slots in self._slots]
 
-    def put(self, slot: int, weights: AdapterWeights) -> None:
+    def place(self, weights: AdapterWeights) -> list[Any]:
+        """Copy an adapter to the device, on a stream of its own: what `install` takes. Returns when it is there; may be
+        called on any thread."""
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            placed = [slots.place(pair) for slots, pair in zip(self._slots, weights.pairs, strict=True)]
+        if self._stream is not None:
+            self._stream.synchronize()
+        return placed
+
+    def install(self, slot: int, placed: Sequence[Any]) -> None:
         """Replace what lies in a slot. No step that uses the slot may be under way."""
-        for slots, layer in zip(self.adapters.layers, weights.layers, strict=True):
-            slots.qkv.put(slot, layer.qkv)
-            slots.output.put(slot, layer.output)
-            slots.gate_up.put(slot, layer.gate_up)
-            slots.down.put(slot, layer.down)
-        self.adapters.lm_head.put(slot, weights.lm_head)
+        for slots, pair in zip(self._slots, placed, strict=True):
+            slots.install(slot, pair)
+
+    def clear(self, slot: int) -> None:
+        """Give back the memory of what lies in a slot. No step that uses the slot may be under way."""
+        self.install(slot, self._nothing)
