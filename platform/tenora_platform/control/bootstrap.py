@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 import tenora_migrations
 from tenora_adapters.base import REVISION, BaseModel, BaseModelError, read_base_model
-from tenora_platform.control.base_models.service import new_row, renew, spec_of
+from tenora_platform.control.base_models.service import new_row, renew
 from tenora_platform.control.sessions.passwords import hash_password
 from tenora_platform.db.models import AuditEntry, BaseModelRow, Role, User
 from tenora_platform.db.session import PLATFORM, session_factory
@@ -98,7 +98,7 @@ def _base_model(session: Session, settings: Settings, folder: Path, model: BaseM
 def _renew_base_models(session: Session) -> None:
     """Read again the models that an earlier version registered: their fingerprints may have become others."""
     for row in session.scalars(select(BaseModelRow)):
-        if spec_of(row).revision >= REVISION:
+        if row.spec.get("revision", 1) >= REVISION:
             continue
         try:
             model = read_base_model(Path(row.folder))

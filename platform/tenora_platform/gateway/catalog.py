@@ -60,6 +60,7 @@ class Version:
     adapter: str
     digest: str
     created_at: datetime
+    number: int
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,9 @@ class Catalog:
         ).where(*_named(key), or_(is_active, AdapterVersion.id == Adapter.canary_version_id))
         async with self._reading(key.tenant_id) as connection:
             rows = (await connection.execute(query)).all()
-        versions = {row.is_active: Version(row.base_model_id, row.name, row.digest, row.created_at) for row in rows}
+        versions = {
+            row.is_active: Version(row.base_model_id, row.name, row.digest, row.created_at, row.number) for row in rows
+        }
         if True not in versions:
             return None
         return Serving(rows[0].adapter_id, versions[True], versions.get(False), rows[0].canary_percent or 0)
@@ -197,7 +200,7 @@ def _named(key: AdapterKey) -> tuple[ColumnElement[bool], ...]:
 
 
 _VERSIONS = (
-    select(Adapter.base_model_id, Adapter.name, AdapterVersion.digest, AdapterVersion.created_at)
+    select(Adapter.base_model_id, Adapter.name, AdapterVersion.digest, AdapterVersion.created_at, AdapterVersion.number)
     .join(AdapterVersion, AdapterVersion.adapter_id == Adapter.id)
     .where(
         AdapterVersion.tenant_id == Adapter.tenant_id,

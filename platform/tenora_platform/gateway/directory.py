@@ -7,9 +7,11 @@ dropped at once when the control plane says that they changed (`tenora_platform.
 
 from __future__ import annotations
 
+import hashlib
 import re
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -29,7 +31,8 @@ from tenora_platform.gateway.catalog import (
     Version,
     VersionKey,
 )
-from tenora_platform.gateway.errors import ModelNotFound, Unauthenticated
+from tenora_platform.gateway.errors import InvalidRequest, ModelNotFound, Unauthenticated
+from tenora_platform.gateway.requests import MAX_ADAPTERS, AdapterChoice
 from tenora_platform.keys import parse_key, proves
 
 _ADAPTER: Final = re.compile(rf"(?P<name>{ADAPTER_NAME.pattern})(@(?P<number>[1-9][0-9]{{0,8}}))?", re.ASCII)
@@ -50,6 +53,50 @@ class Model:
     @property
     def created_at(self) -> datetime:
         return self.base.created_at if self.version is None else self.version.created_at
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A version, and how much of it is added."""
+
+    version: Version
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What answers a request: a base with any number of adapters added up, in the order that they were asked for."""
+
+    base: Base
+    adapters: tuple[Scaled, ...]
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        return tuple(used.version.digest for used in self.adapters)
+
+    @property
+    def adapter(self) -> str | None:
+        """What it is called in usage and bills: None, the adapter's name, or `a@3*0.7+b@1`.
+
+        Names hold neither of the signs, so that this says which versions it was, and how much of each.
+        """
+        match self.adapters:
+            case ():
+                return None
+            case (Scaled(version, 1.0),):
+                return version.adapter
+        return "+".join(
+            f"{used.version.adapter}@{used.version.number}" + ("" if used.scale == 1 else f"*{used.scale!r}")
+            for used in self.adapters
+        )
+
+    @property
+    def digest(self) -> str | None:
+        """The version's; of several SHA-256( "tenora.composition.v1" NUL || of each its digest, and its scale as f8 )"""
+        if len(self.adapters) <= 1:
+            return self.adapters[0].version.digest if self.adapters else None
+        framed = b"".join(bytes.fromhex(used.version.digest) + struct.pack("<d", used.scale) for used in self.adapters)
+        return hashlib.sha256(b"tenora.composition.v1\0" + framed).hexdigest()
 
 
 class Directory:
@@ -89,20 +136,41 @@ class Directory:
         A base's name may itself hold ':', so every base that could be meant is tried, the longest name first. Where
         two versions share an adapter's requests, `user` or else the key says which of them answers.
         """
-        asker = asker_of(user, principal.key_id)
-        for base in sorted(await self.bases(), key=lambda base: len(base.name), reverse=True):
-            if asked == base.name:
-                model = Model(base, None)
-            elif asked.startswith(base.name + ":"):
-                version = await self._version(principal.tenant_id, base, asked[len(base.name) + 1 :], asker)
-                if version is None:
-                    continue
-                model = Model(base, version)
-            else:
-                continue
+        async for model in self._meant(principal, asked, asker_of(user, principal.key_id)):
             if principal.may_use(model.name):
                 return model
         raise ModelNotFound(asked)
+
+    async def compose(
+        self, principal: Principal, asked: str, adapters: Sequence[AdapterChoice], user: str | None = None
+    ) -> Composed:
+        """What `asked` means, with `adapters` of its base added. Raises ModelNotFound, InvalidRequest.
+
+        A key that may use an adapter may scale it: then the base's name alone only says whose adapters they are.
+        """
+        if not adapters:
+            model = await self.resolve(principal, asked, user)
+            return Composed(model.base, () if model.version is None else (Scaled(model.version),))
+        asker = asker_of(user, principal.key_id)
+        async for model in self._meant(principal, asked, asker):
+            if model.version is None or principal.may_use(model.name):
+                break
+        else:
+            raise ModelNotFound(asked)
+        found = [] if model.version is None else [Scaled(model.version)]
+        for index, choice in enumerate(adapters):
+            param = f"adapters[{index}].name"
+            version = await self._version(principal.tenant_id, model.base, choice.name, asker)
+            if version is None or not principal.may_use(Model(model.base, version).name):
+                raise ModelNotFound(f"{model.base.name}:{choice.name}", param=param)
+            if any(version.digest == other.version.digest for other in found):
+                raise InvalidRequest(f"The adapter {choice.name!r} is named twice.", param=param, code="invalid_value")
+            found.append(Scaled(version, choice.scale))
+        if len(found) > MAX_ADAPTERS:
+            raise InvalidRequest(
+                f"A request uses {MAX_ADAPTERS} adapters at most, that of 'model' included.", param="adapters"
+            )
+        return Composed(model.base, tuple(found))
 
     async def models(self, principal: Principal) -> list[Model]:
         """All that this key may ask for, bases first."""
@@ -131,6 +199,16 @@ class Directory:
         self._versions.drop(lambda key, _: key.tenant_id == tenant_id)
         self._serving.drop(lambda key, _: key.tenant_id == tenant_id)
         self._listings.drop(lambda listed, _: listed == tenant_id)
+
+    async def _meant(self, principal: Principal, asked: str, asker: str) -> AsyncIterator[Model]:
+        """All that there is under this name, the longest base's first; whether the key may use it is not asked."""
+        for base in sorted(await self.bases(), key=lambda base: len(base.name), reverse=True):
+            if asked == base.name:
+                yield Model(base, None)
+            elif asked.startswith(base.name + ":"):
+                version = await self._version(principal.tenant_id, base, asked[len(base.name) + 1 :], asker)
+                if version is not None:
+                    yield Model(base, version)
 
     async def _version(self, tenant_id: UUID, base: Base, text: str, asker: str) -> Version | None:
         match = _ADAPTER.fullmatch(text)

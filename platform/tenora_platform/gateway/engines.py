@@ -76,9 +76,7 @@ class Engines:
         """An engine that serves this base; None while there is none."""
         return next((status for status in self.statuses if status.base_fingerprint == base_fingerprint), None)
 
-    async def submit(
-        self, parts: Sequence[Submit], adapter_digest: str | None, on_usage: Callable[[Usage], None]
-    ) -> Started:
+    async def submit(self, parts: Sequence[Submit], on_usage: Callable[[Usage], None]) -> Started:
         """Run `parts` (the prompts of one request) on the best engine, and return once its first output is there.
 
         An engine that is lost, or refuses for now, before that is replaced by another, or by its own successor.
@@ -88,7 +86,7 @@ class Engines:
         attempts = refusals = 0
         while True:
             attempts += 1
-            picked = await self._pick(parts[0].base_fingerprint, adapter_digest, give_up_at)
+            picked = await self._pick(parts[0], give_up_at)
             run = picked.link.submit(_attempt(parts, attempts), on_usage)
             try:
                 await run.started()
@@ -107,11 +105,12 @@ class Engines:
                 await run.end()
                 raise
 
-    async def _pick(self, base_fingerprint: str, adapter_digest: str | None, give_up_at: float) -> Picked:
+    async def _pick(self, submit: Submit, give_up_at: float) -> Picked:
         """Waits for an engine to be there, and to have room, until `give_up_at`. Raises Unavailable, Overloaded."""
+        base_fingerprint, adapters = submit.base_fingerprint, [use.digest for use in submit.adapters]
         while True:
             replicas = {link.url: replica for link in self._links if (replica := link.replica) is not None}
-            chosen = routing.choose(replicas.values(), base_fingerprint, adapter_digest)
+            chosen = routing.choose(replicas.values(), base_fingerprint, adapters)
             for link in self._links:
                 if chosen is not None and link.status is not None and replicas.get(link.url) is chosen:
                     return Picked(link, link.status)

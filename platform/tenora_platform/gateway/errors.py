@@ -110,8 +110,8 @@ class ModelNotFound(GatewayError):
     kind = "invalid_request_error"
     default_code = "model_not_found"
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"The model {_shortened(name)!r} does not exist or you have no access to it.", param="model")
+    def __init__(self, name: str, param: str = "model") -> None:
+        super().__init__(f"The model {_shortened(name)!r} does not exist or you have no access to it.", param=param)
 
 
 class NoSuchRoute(GatewayError):

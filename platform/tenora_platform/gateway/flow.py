@@ -18,7 +18,7 @@ from tenora_adapters.token_bytes import TokenBytes
 from tenora_engine.wire import GRAMMAR_REFUSED, AdapterUse, FailCode, FinishReason, Submit
 from tenora_platform.gateway.answer import Answer, Piece
 from tenora_platform.gateway.catalog import Base, Principal
-from tenora_platform.gateway.directory import Directory, Model
+from tenora_platform.gateway.directory import Composed, Directory
 from tenora_platform.gateway.engines import Engines
 from tenora_platform.gateway.errors import (
     ContextTooLong,
@@ -90,23 +90,23 @@ class Generations:
         """Yields Opened, Pieces, Closed. Raises GatewayError."""
         started_at, event_id = datetime.now(UTC), uuid4()
         asked = parse(endpoint.request, body)
-        model = await self.directory.resolve(principal, asked.model, asked.user)
-        tokenizer = await self._tokenizer(model)
-        context_length = self._context_length(model.base)
+        composed = await self.directory.compose(principal, asked.model, asked.adapters or (), asked.user)
+        tokenizer = await self._tokenizer(composed)
+        context_length = self._context_length(composed.base)
         prompts = await _tokenize(endpoint, asked, tokenizer, context_length)
-        plan = make_plan(asked, prompts, tokenizer, vocab_size=model.base.vocab_size, context_length=context_length)
+        plan = make_plan(asked, prompts, tokenizer, vocab_size=composed.base.vocab_size, context_length=context_length)
         reservation = await self.limiter.reserve(event_id, limits_of(principal), plan.cost)
 
-        intent = _intent(event_id, endpoint, principal, model, started_at)
+        intent = _intent(event_id, endpoint, principal, composed, started_at)
         tab = Tab(intent, reservation, self.spool, self.limiter)
         answer = Answer(plan, tokenizer.token_bytes, asked.stops)
         run: Run | None = None
         outcome, accepted = Outcome.ABORTED, False
         try:
             await tab.open()
-            begun = await self.engines.submit(self._submits(event_id, model, plan, principal), _digest(model), tab.note)
+            begun = await self.engines.submit(self._submits(event_id, composed, plan, principal), tab.note)
             run = begun.run
-            heading = _heading(intent, asked, model, begun.status.build)
+            heading = _heading(intent, asked, composed, begun.status.build)
             yield Opened(
                 voice=endpoint.voice(asked, heading, plan.prompts, tokenizer.token_bytes),
                 stream=bool(asked.stream),
@@ -151,9 +151,9 @@ class Generations:
         except Unavailable:
             _log.critical("a request could not be settled; its journal entry holds the last counts")
 
-    async def _tokenizer(self, model: Model) -> Tokenizer:
+    async def _tokenizer(self, composed: Composed) -> Tokenizer:
         try:
-            return await self.tokenizers.of(model.base.folder)
+            return await self.tokenizers.of(composed.base.folder)
         except TokenizerError as error:
             _log.error("%s", error)
             raise Unavailable("This model cannot be served now.", retry_after_s=30.0) from error
@@ -163,8 +163,7 @@ class Generations:
         status = self.engines.status_of(base.fingerprint)
         return base.context_length if status is None else min(base.context_length, status.max_model_len)
 
-    def _submits(self, event_id: UUID, model: Model, plan: Plan, principal: Principal) -> list[Submit]:
-        digest = _digest(model)
+    def _submits(self, event_id: UUID, composed: Composed, plan: Plan, principal: Principal) -> list[Submit]:
         return [
             Submit(
                 request_id=f"{event_id.hex}-{part}",
@@ -172,8 +171,8 @@ class Generations:
                 sampling=plan.sampling,
                 tenant=str(principal.tenant_id),
                 cache_salt=cache_salt(self.secret, principal.tenant_id),
-                base_fingerprint=model.base.fingerprint,
-                adapters=() if digest is None else (AdapterUse(digest),),
+                base_fingerprint=composed.base.fingerprint,
+                adapters=tuple(AdapterUse(used.version.digest, used.scale) for used in composed.adapters),
                 grammar=None if plan.structure is None else plan.structure.grammar,
             )
             for part, prompt in enumerate(plan.prompts)
@@ -189,20 +188,18 @@ async def _tokenize(endpoint: Endpoint, asked: Any, tokenizer: Tokenizer, contex
         ) from error
 
 
-def _digest(model: Model) -> str | None:
-    return None if model.version is None else model.version.digest
-
-
-def _intent(event_id: UUID, endpoint: Endpoint, principal: Principal, model: Model, started_at: datetime) -> UsageEvent:
+def _intent(
+    event_id: UUID, endpoint: Endpoint, principal: Principal, composed: Composed, started_at: datetime
+) -> UsageEvent:
     """What is billed if this process dies before it says more."""
     return UsageEvent(
         event_id=event_id,
         request_id=endpoint.id_prefix + event_id.hex,
         tenant_id=principal.tenant_id,
         key_id=principal.key_id,
-        base_model=model.base.name,
-        adapter=None if model.version is None else model.version.adapter,
-        version_digest=_digest(model),
+        base_model=composed.base.name,
+        adapter=composed.adapter,
+        version_digest=composed.digest,
         endpoint=endpoint.name,
         prompt_tokens=0,
         cached_tokens=0,
@@ -213,12 +210,12 @@ def _intent(event_id: UUID, endpoint: Endpoint, principal: Principal, model: Mod
     )
 
 
-def _heading(intent: UsageEvent, asked: GenerationRequest, model: Model, build: str) -> Heading:
+def _heading(intent: UsageEvent, asked: GenerationRequest, composed: Composed, build: str) -> Heading:
     return Heading(
         id=intent.request_id,
         created=int(intent.started_at.timestamp()),
         model=asked.model,
-        system_fingerprint=fingerprint(model.base.fingerprint, _digest(model), build),
+        system_fingerprint=fingerprint(composed.base.fingerprint, composed.digest, build),
         include_usage=asked.include_usage,
     )
 

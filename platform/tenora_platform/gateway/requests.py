@@ -20,6 +20,8 @@ MAX_STOP_CHARACTERS: Final = 1024
 MAX_STOP_TOKENS: Final = 64
 MAX_BIASES: Final = 1024
 MAX_TOP_LOGPROBS: Final = 20
+MAX_ADAPTERS: Final = 4  # in one request, that of `model` included
+MAX_ADAPTER_SCALE: Final = 100
 
 # Asked for often enough to deserve a plain answer instead of "unknown parameter".
 _NOT_BUILT: Final = frozenset({"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "suffix"})
@@ -38,10 +40,18 @@ class StreamOptions(_Strict):
     include_usage: bool | None = None
 
 
+class AdapterChoice(_Strict):
+    """One of the tenant's adapters of the base, by name or `name@version`, and how much of it is added."""
+
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    scale: Annotated[float, Field(ge=-MAX_ADAPTER_SCALE, le=MAX_ADAPTER_SCALE)] = 1.0
+
+
 class GenerationRequest(StructuredRequest):
     """What both endpoints share."""
 
     model: Annotated[str, Field(min_length=1, max_length=512)]
+    adapters: Annotated[list[AdapterChoice], Field(max_length=MAX_ADAPTERS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None

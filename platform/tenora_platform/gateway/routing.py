@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,12 +24,13 @@ class Replica:
     residency: Mapping[str, Tier] = field(default_factory=dict)  # adapter digest -> where its weights lie
 
 
-def choose(replicas: Iterable[Replica], base_fingerprint: str, adapter_digest: str | None) -> Replica | None:
-    """The best replica for a request, or None when none can take it. Ties go to the lower engine id."""
+def choose(replicas: Iterable[Replica], base_fingerprint: str, adapters: Collection[str]) -> Replica | None:
+    """The best replica for a request with `adapters` (digests), or None when none can take it. Ties go to the lower
+    engine id."""
     able = [r for r in replicas if r.base_fingerprint == base_fingerprint and r.has_room and not r.draining]
 
     def cost(replica: Replica) -> tuple[int, str]:
-        load = 0 if adapter_digest is None else _LOAD_COST[replica.residency.get(adapter_digest)]
-        return replica.load_tokens + load, replica.engine_id
+        loads = sum(_LOAD_COST[replica.residency.get(digest)] for digest in adapters)
+        return replica.load_tokens + loads, replica.engine_id
 
     return min(able, key=cost, default=None)
