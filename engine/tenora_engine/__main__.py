@@ -1,4 +1,4 @@
-"""`python -m tenora_engine serve ...` runs an engine; `python -m tenora_engine prepare ...` makes a model folder."""
+"""`python -m tenora_engine serve ...` runs an engine; `prepare` makes a model folder, `tune` measures on a GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Final
 
-_USAGE: Final = "usage: python -m tenora_engine {serve,prepare} ...   (each explains itself with --help)"
+_USAGE: Final = "usage: python -m tenora_engine {serve,prepare,tune} ...   (each explains itself with --help)"
 
 # How long an OpenMP thread spins before it sleeps, in loop turns; libgomp reads it when torch is loaded. Its default
 # spins for milliseconds: on a machine with other work, threads then burn each other's time slices (measured eight
@@ -23,6 +23,10 @@ def main(arguments: list[str]) -> int:
             from tenora_engine import prepare
 
             return prepare.main(options)
+        case ["tune", *options]:
+            from tenora_engine import tune
+
+            return tune.main(options)
         case _:
             print(_USAGE, file=sys.stderr)
             return 2

@@ -1,8 +1,9 @@
-"""The launch configurations of paged attention and of the write to the cache. Reasoned, none measured on a GPU yet.
+"""How paged attention and the write to the cache are launched.
 
-What they keep to: operands of a product are at least 16 in every dimension, what a program holds stays below the
-smallest shared memory that is served (64 KiB on gfx942), and nothing spills on sm_90, but for fp32 over a quantised
-cache, which is for tests.
+Blocks, warps and stages come from the launch table by classes of shapes: the tiles' height, the head dimension, and the
+bytes of a stored number. Bounds that its rows keep: operands of a product are at least 16 in every dimension, what a
+program holds stays below the smallest shared memory that is served (64 KiB on gfx942), and nothing spills on sm_90, but
+for fp32 over a quantised cache, which is for tests. How a span is cut is the same on every GPU, so that its bits are.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
+
+from tenora_engine.kernels.launch_table import ANY, find
 
 SHORT_HEIGHT: Final = 16
 LONG_HEIGHT: Final = {torch.bfloat16: 64, torch.float32: 32}  # fp32 has no tensor cores: its sums are in registers
@@ -40,15 +43,21 @@ def long_height(group: int, dtype: torch.dtype) -> int:
     return max(LONG_HEIGHT[dtype], _power_of_two(group))
 
 
-def attention_launch(height: int, head_dim: int, dtype: torch.dtype) -> AttentionLaunch:
-    """`dtype`: in which the products are made, whatever the cache holds."""
-    padded = _power_of_two(head_dim)
-    if dtype is torch.float32:
-        return AttentionLaunch(height, *((32, 4) if padded <= 64 else (16, 8)), num_stages=2)
-    # Three stages: while one block is multiplied, the next one's keys are on their way, and the place of the one after.
-    if height <= SHORT_HEIGHT:
-        return AttentionLaunch(height, 32, num_warps=4, num_stages=3)
-    return AttentionLaunch(height, *((PART_STEP, 4) if padded <= 128 else (32, 8)), num_stages=3)
+def attention_launch(
+    height: int, head_dim: int, dtype: torch.dtype, kv_dtype: torch.dtype, target: str = ANY
+) -> AttentionLaunch:
+    """`dtype`: in which the products are made; `kv_dtype`: of the cache."""
+    shape = attention_class(height, head_dim, dtype, kv_dtype)
+    return AttentionLaunch(height, **find("attend", target, dtype, **shape))
+
+
+def attention_class(height: int, head_dim: int, dtype: torch.dtype, kv_dtype: torch.dtype) -> dict[str, int]:
+    """The shape by which the launch table knows a launch."""
+    return {
+        "height": SHORT_HEIGHT if height <= SHORT_HEIGHT else LONG_HEIGHT[dtype],
+        "head_dim": min(max(_power_of_two(head_dim), 64), 256),
+        "kv_bytes": kv_dtype.itemsize,
+    }
 
 
 def _power_of_two(count: int) -> int:

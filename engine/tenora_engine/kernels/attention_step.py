@@ -26,6 +26,7 @@ from tenora_engine.kernels.attention_launch import (
 )
 from tenora_engine.kernels.attention_tiles import MERGE_WORDS, TILE_WORDS, Ints, block_list, cut
 from tenora_engine.kernels.kv import LARGEST, LayerKv
+from tenora_engine.kernels.launch_table import target_of
 from tenora_engine.kernels.paged_attention import attend_kernel, merge_kernel
 
 # The three counts come first, each where a load can be wide.
@@ -122,6 +123,7 @@ class PagedAttention:
         self, batch: AttentionBatch, device: torch.device, dtype: torch.dtype, capacity: Capacity | None = None
     ) -> None:
         self.batch, self._device, self._dtype, self._capacity = batch, device, dtype, capacity
+        self._target = target_of(device)
         self._tables: dict[tuple[int, int | None], Tables] = {}
 
     def refill(self, batch: AttentionBatch) -> None:
@@ -130,13 +132,17 @@ class PagedAttention:
         for tables in self._tables.values():
             tables.refill(batch)
 
+    def tables(self, group: int, window: int | None) -> Tables:
+        """For the layers with `group` query heads to a key head, and this window."""
+        kind = (group, window)
+        if kind not in self._tables:
+            self._tables[kind] = Tables(self.batch, *kind, self._device, self._dtype, self._capacity)
+        return self._tables[kind]
+
     def __call__(self, q: Tensor, cache: LayerKv, scale: float, window: int | None) -> Tensor:
         _check(q, cache, self.batch)
         num_heads, head_dim = q.shape[1:]
-        kind = (num_heads // cache.keys.shape[2], window)
-        if kind not in self._tables:
-            self._tables[kind] = Tables(self.batch, *kind, self._device, self._dtype, self._capacity)
-        tables = self._tables[kind]
+        tables = self.tables(num_heads // cache.keys.shape[2], window)
         capacity = tables.capacity
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         scratch = torch.empty(capacity.num_scratch_rows, num_heads, head_dim, dtype=torch.float32, device=q.device)
@@ -173,10 +179,10 @@ class PagedAttention:
             )
 
         if capacity.num_short:
-            launch = attention_launch(tables.short_height, head_dim, q.dtype)
+            launch = attention_launch(tables.short_height, head_dim, q.dtype, cache.keys.dtype, self._target)
             attend(capacity.num_short, tables.num_short, tables.short, launch)
         if capacity.num_long:
-            launch = attention_launch(tables.long_height, head_dim, q.dtype)
+            launch = attention_launch(tables.long_height, head_dim, q.dtype, cache.keys.dtype, self._target)
             attend(capacity.num_long, tables.num_long, tables.long, launch)
         if capacity.num_merges:
             merge_kernel[(capacity.num_merges, num_heads)](

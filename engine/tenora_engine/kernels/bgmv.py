@@ -23,7 +23,7 @@ from tenora_engine.kernels.lora_read import (
     read_tile,
     slot_of,
 )
-from tenora_engine.kernels.lora_slots import TableSlots
+from tenora_engine.kernels.lora_slots import Columns, TableSlots
 from tenora_engine.kernels.lora_step import LoraStep
 
 
@@ -77,9 +77,14 @@ def bgmv_kernel(
                 tl.store(y_rows + outs, new.to(y.dtype.element_ty), mask=inside)
 
 
+def bgmv_columns(slots: TableSlots, step: LoraStep, launch: Launch) -> Columns:
+    """The grid is [num_tiles, num_chunks of these]."""
+    return slots.columns(bgmv_width(step.num_tiles, slots.shape.out_features, launch.block))
+
+
 def bgmv(y: Tensor, x: Tensor, slots: TableSlots, step: LoraStep, launch: Launch) -> None:
     """Add to y, [T, out_features], the LoRA of the rows of x, [T, in_features]."""
-    columns = slots.columns(bgmv_width(step.num_tiles, slots.shape.out_features, launch.block))
+    columns = bgmv_columns(slots, step, launch)
     bgmv_kernel[(step.num_tiles, columns.num_chunks)](
         y,
         y.stride(0),

@@ -1,8 +1,8 @@
 """The table of launch configurations: `launches.json`, a row per operation, target, dtype and class of shapes.
 
-Rows for the target `*` ship for every GPU and are reasoned; `python -m tenora_engine tune` measures on a GPU and writes
-rows for that one (`sm_90`, `gfx942`), into the shipped table or one of its own, which TENORA_ENGINE_LAUNCHES names.
-A row for the target is taken before one for `*`.
+Rows for the target `*` ship for every GPU and are reasoned; `tenora tune` measures on a GPU and writes rows for that
+one (`sm_90`, `gfx942`) into a table of one's own, which TENORA_ENGINE_LAUNCHES names. A row for the target is taken
+before one for `*`, and of equal ones that of one's own table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -57,19 +58,37 @@ def merge(rows: Sequence[Row], newer: Sequence[Row]) -> list[Row]:
 
 
 @functools.cache
-def _table() -> Mapping[tuple[Any, ...], Row]:
+def _table() -> dict[tuple[Any, ...], Row]:
     rows = read_rows(SHIPPED)
     if own := os.environ.get(OWN_TABLE):
         rows = merge(rows, read_rows(Path(own)))
     return {row.key: row for row in rows}
 
 
+@functools.cache
 def find(op: str, target: str, dtype: torch.dtype, **shape: int) -> Mapping[str, int]:
     """The launch of the row for exactly this class of shapes. Raises KeyError where there is none."""
-    table, of_shape = _table(), tuple(sorted(shape.items()))
     name = str(dtype).removeprefix("torch.")
-    row = table.get((op, target, name, of_shape)) or table[op, ANY, name, of_shape]
+    keys = [Row(op, of, name, shape, {}).key for of in (target, ANY)]
+    row = next((_table()[key] for key in keys if key in _table()), None)
+    if row is None:
+        raise KeyError(f"no launch of {op} in {name} for {shape}")
     return row.launch
+
+
+@contextmanager
+def trying(row: Row) -> Iterator[None]:
+    """For the time of the block, launch as `row` says: how a tuner compares. In one thread, and with no other."""
+    before = _table().get(row.key)
+    _table()[row.key] = row
+    find.cache_clear()
+    try:
+        yield
+    finally:
+        del _table()[row.key]
+        if before is not None:
+            _table()[row.key] = before
+        find.cache_clear()
 
 
 @functools.cache

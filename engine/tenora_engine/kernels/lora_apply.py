@@ -10,7 +10,7 @@ from torch import Tensor
 from tenora_engine.kernels.bgmv import bgmv
 from tenora_engine.kernels.launch_table import target_of
 from tenora_engine.kernels.lora import LoraSlots, Segment
-from tenora_engine.kernels.lora_launch import bgmv_launch, is_fused, sgmv_launch
+from tenora_engine.kernels.lora_launch import Launch, bgmv_launch, is_fused, sgmv_launch
 from tenora_engine.kernels.lora_slots import TableSlots
 from tenora_engine.kernels.lora_step import Capacity, LoraStep
 from tenora_engine.kernels.sgmv import expand, gather, shrink
@@ -37,16 +37,27 @@ class PreparedLora:
         if step is None or not step.touches(slots):
             return
         _check(y, x, slots, step)
-        rank = step.largest_slice_rank(slots)
-        if slots.shape.is_embedding:
-            launch = sgmv_launch("expand", step.height, rank, y.dtype, self._target)
-            expand(y, gather(x, y, slots, step, launch), slots, step, launch)
-        elif is_fused(step.height, rank, slots.shape.in_features, x.dtype, self._target):
-            bgmv(y, x, slots, step, bgmv_launch(rank, x.dtype, self._target))
+        launches = launches_of(step, slots, y.dtype, self._target)
+        if "bgmv" in launches:
+            bgmv(y, x, slots, step, launches["bgmv"])
+        elif "gather" in launches:
+            expand(y, gather(x, y, slots, step, launches["gather"]), slots, step, launches["expand"])
         else:
-            total = step.largest_rank(slots)
-            scratch = shrink(x, slots, step, sgmv_launch("shrink", step.height, total, x.dtype, self._target))
-            expand(y, scratch, slots, step, sgmv_launch("expand", step.height, rank, x.dtype, self._target))
+            expand(y, shrink(x, slots, step, launches["shrink"]), slots, step, launches["expand"])
+
+
+def launches_of(step: LoraStep, slots: TableSlots, dtype: torch.dtype, target: str) -> dict[str, Launch]:
+    """The kernels that add a step's adapters to a layer, in their order, and how each is launched."""
+    rank = step.largest_slice_rank(slots)
+    if slots.shape.is_embedding:
+        launch = sgmv_launch("expand", step.height, rank, dtype, target)
+        return {"gather": launch, "expand": launch}
+    if is_fused(step.height, rank, slots.shape.in_features, dtype, target):
+        return {"bgmv": bgmv_launch(rank, dtype, target)}
+    return {
+        "shrink": sgmv_launch("shrink", step.height, step.largest_rank(slots), dtype, target),
+        "expand": sgmv_launch("expand", step.height, rank, dtype, target),
+    }
 
 
 def prepare_lora(segments: Sequence[Segment], device: torch.device) -> PreparedLora:

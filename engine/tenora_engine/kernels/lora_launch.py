@@ -7,7 +7,6 @@ and what a pipeline holds stays below the smallest shared memory that is served 
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +21,7 @@ PREFILL_HEIGHT: Final = 64
 # The largest rank whose intermediate bgmv keeps in registers.
 BGMV_RANK: Final = 128
 # The largest block of ranks of shrink and expand, which loop over more.
-_RANK_BLOCK: Final = {torch.bfloat16: 64, torch.float32: 32}
+RANK_BLOCK: Final = {torch.bfloat16: 64, torch.float32: 32}
 _PROGRAMS: Final = 256  # about two for each multiprocessor of a large GPU
 _MAX_SPLITS: Final = 8
 
@@ -49,14 +48,12 @@ def is_fused(height: int, rank: int, in_features: int, dtype: torch.dtype, targe
     return power_of_two(rank) * in_features * dtype.itemsize <= limit
 
 
-@functools.cache
 def sgmv_launch(op: str, height: int, rank: int, dtype: torch.dtype, target: str = ANY) -> Launch:
     """`op`: shrink or expand; for the largest rank of the step: of all slices together, and of one, respectively."""
-    rank_block = min(power_of_two(rank), _RANK_BLOCK[dtype])
+    rank_block = min(power_of_two(rank), RANK_BLOCK[dtype])
     return Launch(height, rank_block, **find(op, target, dtype, height=height, rank=rank_block))
 
 
-@functools.cache
 def bgmv_launch(rank: int, dtype: torch.dtype, target: str = ANY) -> Launch:
     """For the largest rank of one slice in the step, at most BGMV_RANK."""
     rank_block = power_of_two(rank)

@@ -11,6 +11,8 @@ of the scratch memory is read; empty tiles and pieces do nothing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -139,15 +141,28 @@ def expand_kernel(
         tl.store(places, (old + sums).to(y.dtype.element_ty), mask=inside)
 
 
-def shrink(x: Tensor, slots: TableSlots, step: LoraStep, launch: Launch) -> Tensor:
-    """The product with A of all slices, for each piece; fp32 [num_splits, num_scratch_rows, width]."""
+@dataclass(frozen=True, slots=True)
+class ShrinkSizes:
+    num_rank_blocks: int
+    num_splits: int
+    split_size: int  # of in_features, by one program
+
+
+def shrink_sizes(slots: TableSlots, step: LoraStep, launch: Launch) -> ShrinkSizes:
+    """The grid is [num_pieces, num_rank_blocks * num_splits]."""
     num_rank_blocks = triton.cdiv(step.largest_rank(slots), launch.rank_block)
     in_features = slots.shape.in_features
     splits = num_splits(launch, step.num_pieces * num_rank_blocks, in_features)
     split_size = triton.cdiv(triton.cdiv(in_features, launch.block), splits) * launch.block
-    width = num_rank_blocks * launch.rank_block
-    scratch = torch.empty(splits, step.num_scratch_rows, width, dtype=torch.float32, device=x.device)
-    shrink_kernel[(step.num_pieces, num_rank_blocks * splits)](
+    return ShrinkSizes(num_rank_blocks, splits, split_size)
+
+
+def shrink(x: Tensor, slots: TableSlots, step: LoraStep, launch: Launch) -> Tensor:
+    """The product with A of all slices, for each piece; fp32 [num_splits, num_scratch_rows, width]."""
+    sizes = shrink_sizes(slots, step, launch)
+    width = sizes.num_rank_blocks * launch.rank_block
+    scratch = torch.empty(sizes.num_splits, step.num_scratch_rows, width, dtype=torch.float32, device=x.device)
+    shrink_kernel[(step.num_pieces, sizes.num_rank_blocks * sizes.num_splits)](
         x,
         x.stride(0),
         step.pieces,
@@ -156,9 +171,9 @@ def shrink(x: Tensor, slots: TableSlots, step: LoraStep, launch: Launch) -> Tens
         scratch,
         step.num_scratch_rows,
         width,
-        in_features,
-        split_size,
-        num_rank_blocks,
+        slots.shape.in_features,
+        sizes.split_size,
+        sizes.num_rank_blocks,
         height=launch.height,
         rank_block=launch.rank_block,
         block=launch.block,

@@ -18,9 +18,12 @@ def register(app: typer.Typer) -> None:
     @app.command("engine", context_settings={**_PASS_ON, "help_option_names": []})
     def engine(context: typer.Context) -> None:
         """Serve one base model and its adapters over ZeroMQ. `tenora engine --help` lists the options."""
-        if importlib.util.find_spec("torch") is None:
-            raise CommandError("the engine needs torch: pip install 'tenora[engine]'")
-        os.execv(sys.executable, [sys.executable, "-m", "tenora_engine", "serve", *context.args])  # noqa: S606
+        _become_engine("serve", context.args)
+
+    @app.command("tune", context_settings={**_PASS_ON, "help_option_names": []})
+    def tune(context: typer.Context) -> None:
+        """Measure how the kernels are launched best on this machine's GPU. `tenora tune --help` lists the options."""
+        _become_engine("tune", context.args)
 
     @app.command("gateway")
     def gateway() -> None:
@@ -60,6 +63,12 @@ def register(app: typer.Typer) -> None:
         from tenora_platform.settings import settings
 
         bootstrap(settings())
+
+
+def _become_engine(command: str, arguments: list[str]) -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise CommandError("the engine needs torch: pip install 'tenora[engine]'")
+    os.execv(sys.executable, [sys.executable, "-m", "tenora_engine", command, *arguments])  # noqa: S606
 
 
 def _serve(application: str) -> None:

@@ -42,6 +42,9 @@ class Side:
         self.cache = allocate_kv(self.spec.num_layers, 40, BLOCK, self.spec.num_kv_heads, self.spec.head_dim, FP32, CPU)
         self.slots = DeviceSlots(NUM_SLOTS, self.spec, kernels, FP32, CPU)
 
+    def put(self, slot: int, weights: AdapterWeights) -> None:
+        self.slots.install(slot, self.slots.place(weights))
+
     @torch.inference_mode()
     def forward(self, contexts: Sequence[int], segments: Sequence[Segment], length: int = 1) -> Tensor:
         """One step of sequences that hold blocks 1, 2, ..., each with `length` new tokens."""
@@ -111,7 +114,7 @@ def test_steps_of_any_size_are_replays(graphed: Side, plain: Side, recorder: Fak
     both = (graphed, plain)
     for side in both:
         for slot in range(2):
-            side.slots.put(slot, adapter(side, rank=(3, 9)[slot], seed=slot))
+            side.put(slot, adapter(side, rank=(3, 9)[slot], seed=slot))
     assert_same(graphed, plain, [5, 5, 5], [], length=5)  # prompts: no graph
     assert not recorder.recordings
     assert_same(graphed, plain, [6, 6, 6], [Segment(0, 3, 0, 1.0)])
@@ -120,8 +123,8 @@ def test_steps_of_any_size_are_replays(graphed: Side, plain: Side, recorder: Fak
     assert recording.num_launches > 0
     assert_same(graphed, plain, [7, 7, 7], [Segment(0, 1, 1, 0.5), Segment(2, 3, 0, 1.0), Segment(2, 3, 1, 2.0)])
     for side in both:
-        side.slots.put(0, adapter(side, rank=12, seed=7))
-        side.slots.put(2, adapter(side, rank=1, seed=8))
+        side.put(0, adapter(side, rank=12, seed=7))
+        side.put(2, adapter(side, rank=1, seed=8))
     assert_same(graphed, plain, [8, 8, 8], [Segment(0, 2, 2, 1.0), Segment(2, 3, 0, -1.0)])
     assert_same(graphed, plain, [9, 9], [Segment(1, 2, 2, 1.0)])
     assert recorder.recordings == [recording]
@@ -131,8 +134,8 @@ def test_steps_of_any_size_are_replays(graphed: Side, plain: Side, recorder: Fak
 def test_each_size_has_its_graph(graphed: Side, plain: Side, recorder: FakeRecorder):
     """The base has graphs of its own, without a launch for adapters; larger ranks have larger ones."""
     for side in (graphed, plain):
-        side.slots.put(0, adapter(side, rank=17, seed=0))
-        side.slots.put(1, adapter(side, rank=70, seed=1))
+        side.put(0, adapter(side, rank=17, seed=0))
+        side.put(1, adapter(side, rank=70, seed=1))
     for rows, segments in ((1, []), (2, []), (2, [Segment(1, 2, 0, 1.0)]), (1, [Segment(0, 1, 1, 1.0)]), (2, [])):
         assert_same(graphed, plain, [3] * rows, segments)
     assert isinstance(graphed.decoder, GraphedDecoder)
@@ -144,7 +147,7 @@ def test_each_size_has_its_graph(graphed: Side, plain: Side, recorder: FakeRecor
 def test_what_fits_no_graph_runs_without(graphed: Side, plain: Side, recorder: FakeRecorder):
     """More rows than the largest has, or more adapters on a row than its tables hold."""
     for side in (graphed, plain):
-        side.slots.put(0, adapter(side, rank=2, seed=0))
+        side.put(0, adapter(side, rank=2, seed=0))
     assert_same(graphed, plain, [2, 2, 2, 2], [])
     assert_same(graphed, plain, [3], [Segment(0, 1, 0, 0.1)] * 5)
     assert not recorder.recordings
