@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
@@ -39,7 +39,8 @@ class BlobStore(Protocol):
     def open(self, key: str) -> BinaryIO:
         """A readable, seekable file. Raises BlobNotFound."""
 
-    def exists(self, key: str) -> bool: ...
+    def keys(self, folder: str) -> list[str]:
+        """Of all blobs below `folder`, a key without its last parts; in order."""
 
     def delete(self, key: str) -> None:
         """Remove `key`; no error when it is not there."""
@@ -57,7 +58,6 @@ class FolderStore:
     def put(self, key: str, source: BinaryIO) -> int:
         path = self._path(key)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             with _temporary(path.parent) as (file, name):
                 shutil.copyfileobj(source, file, 1 << 20)
                 size = file.tell()
@@ -76,11 +76,18 @@ class FolderStore:
         except OSError as error:
             raise BlobUnavailable(f"cannot read {key}: {error.strerror}") from error
 
-    def exists(self, key: str) -> bool:
-        return self._path(key).is_file()
+    def keys(self, folder: str) -> list[str]:
+        found = (path for path in self._path(folder).rglob("*") if path.is_file() and not path.name.startswith("."))
+        return sorted(path.relative_to(self.root).as_posix() for path in found)
 
     def delete(self, key: str) -> None:
-        self._path(key).unlink(missing_ok=True)
+        path = self._path(key)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise BlobUnavailable(f"cannot delete {key}: {error.strerror}") from error
+        with suppress(OSError):  # other blobs are in it
+            path.parent.rmdir()
 
     def _path(self, key: str) -> Path:
         if not _KEY.fullmatch(key):
@@ -90,12 +97,19 @@ class FolderStore:
 
 @contextmanager
 def _temporary(folder: Path) -> Iterator[tuple[BinaryIO, str]]:
-    file = tempfile.NamedTemporaryFile(dir=folder, prefix=".put-", delete=False)  # noqa: SIM115  # closed below
+    file = _new_file(folder)
     try:
         with file:
             yield file, file.name  # type: ignore[misc]  # the wrapper behaves as a BinaryIO
     finally:
         Path(file.name).unlink(missing_ok=True)
+
+
+def _new_file(folder: Path) -> tempfile._TemporaryFileWrapper[bytes]:
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # a delete has removed the folder, which was empty, in between
+            return tempfile.NamedTemporaryFile(dir=folder, prefix=".put-", delete=False)
 
 
 def open_store(url: str) -> BlobStore:

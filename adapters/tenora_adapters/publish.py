@@ -42,6 +42,14 @@ def read_manifest(store: BlobStore, digest: str) -> Manifest:
         return decode_manifest(file.read())
 
 
+def unpublish(store: BlobStore, digest: str) -> None:
+    """Remove an adapter's blobs, the manifest first; what is not there is no error. Raises BlobError."""
+    folder = blob_key(digest, "")[:-1]
+    store.delete(blob_key(digest, MANIFEST_FILE))
+    for key in store.keys(folder):
+        store.delete(key)
+
+
 def _stored(store: BlobStore, digest: str) -> Manifest | None:
     try:
         return read_manifest(store, digest)

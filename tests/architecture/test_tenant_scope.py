@@ -11,6 +11,7 @@ from tenora_platform.db.models import Base
 PRODUCT = Path("platform/tenora_platform")
 # Code that works for all tenants at once, or on one row that it was handed by id, under the platform's own scope.
 FOR_ALL_TENANTS = {
+    "control/adapters/storing.py",  # files belong to everybody who uploaded them
     "control/adapters/tasks.py",  # jobs: the version's id comes from the queue
     "control/audit/service.py",  # the platform's own list of what was changed
     "control/exports/making.py",  # takes the export's row

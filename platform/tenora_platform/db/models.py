@@ -199,9 +199,23 @@ class AdapterVersion(Base, Created):
             ["adapter_id", "tenant_id"], ["adapters.id", "adapters.tenant_id"], name="fk_version_adapter"
         ),
         UniqueConstraint("adapter_id", "number", name="uq_adapter_versions_number"),
+        Index("ix_adapter_versions_digest", "digest"),
         CheckConstraint("status IN ('validating', 'ready', 'rejected', 'retired', 'deleted')", name="status"),
         CheckConstraint("number > 0 AND size_bytes >= 0", name="counts"),
     )
+
+
+class AdapterBlobs(Base):
+    """That an adapter's files may lie in the blob store; they are everybody's who uploaded them.
+
+    Whoever wants to make a version of them takes the generation before it writes them, and holds the row with the same
+    generation when it makes the version. Null: the files are about to go. See `control/adapters/storing.py`.
+    """
+
+    __tablename__ = "adapter_blobs"
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    noted_at: Mapped[datetime] = mapped_column(server_default=func.now(), index=True)
+    generation: Mapped[uuid.UUID | None]
 
 
 class Quota(Base):

@@ -17,6 +17,7 @@ from tenora_platform.changes import Change, ChangeKind
 from tenora_platform.control.adapters.schemas import Problem, Report
 from tenora_platform.control.adapters.serving import point_to
 from tenora_platform.control.adapters.states import move
+from tenora_platform.control.adapters.storing import collect
 from tenora_platform.control.adapters.uploading import VALIDATE_JOB, rejection_report
 from tenora_platform.control.audit.service import record
 from tenora_platform.control.base_models.service import spec_of
@@ -94,4 +95,7 @@ def sweep(work: Transaction) -> None:
 
 
 JOBS: Final = (Job(VALIDATE_JOB, validate),)
-PERIODIC: Final = (Periodic("adapters.sweep", sweep, every=timedelta(minutes=1)),)
+PERIODIC: Final = (
+    Periodic("adapters.sweep", sweep, every=timedelta(minutes=1)),
+    Periodic("adapters.collect_blobs", collect, every=timedelta(minutes=10)),
+)

@@ -23,6 +23,7 @@ from tenora_platform.control.adapters.quota import check_quota
 from tenora_platform.control.adapters.receiving import Upload
 from tenora_platform.control.adapters.schemas import ModuleReport, Note, Problem, Report, UploadAccepted
 from tenora_platform.control.adapters.service import live
+from tenora_platform.control.adapters.storing import hold_note, note_digest
 from tenora_platform.control.adapters.views import adapter_views, version_view
 from tenora_platform.control.audit.service import record
 from tenora_platform.control.base_models.service import accepted_names_of, spec_of
@@ -51,11 +52,15 @@ def accept_upload(resources: Resources, caller: Principal, tenant_id: uuid.UUID,
         with resources.sessions(scope=tenant_id) as session:  # asked again, for good, when the version is made
             is_new = session.scalar(_named(tenant_id, base, name)) is None
             check_quota(session, tenant_id, is_new=is_new, new_bytes=validated.manifest.weights_bytes)
-        publish(resources.blobs, validated)
+        while True:  # ends: files that are published are kept for much longer than the next line takes
+            with transaction(resources, tenant_id, caller.username) as work:
+                generation = note_digest(work, validated.manifest.digest)
+            publish(resources.blobs, validated)
+            with transaction(resources, tenant_id, caller.username) as work:
+                if hold_note(work, validated.manifest.digest, generation):
+                    return _new_version(work, tenant_id, base, name, validated, promote=promote)
     except AdapterRejected as error:
         raise _refusal(error) from error
-    with transaction(resources, tenant_id, caller.username) as work:
-        return _new_version(work, tenant_id, base, name, validated, promote=promote)
 
 
 def _base_model(session: Session, name: str | None) -> BaseModelRow:
