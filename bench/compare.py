@@ -2,8 +2,9 @@
 
     make bench-peers            (or bench/compare.py vllm, llama)
 
-Peers are installed on the first run. Each is measured in turns with the whole platform over HTTP; each figure is the
-median of three. The full reports go to build/bench/peers.json.
+Peers are installed on the first run. Each is measured in turns with the whole platform over HTTP, three rounds; each
+figure is the median of the rounds, each ratio the median of the rounds' ratios. The full reports go to
+build/bench/peers.json.
 """
 
 from __future__ import annotations
@@ -15,7 +16,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import MIXED_RANKS, PREFILLS, ROUNDS, Lab, Results, Verdict, loaded, progress_bar, show, single
+from lab import (
+    MIXED_RANKS,
+    PREFILLS,
+    ROUNDS,
+    Lab,
+    Results,
+    Verdict,
+    gap_p50,
+    loaded,
+    output_rate,
+    prefill_rate,
+    progress_bar,
+    show,
+    single,
+)
 from peers import llama_cpp, vllm_cpu
 from platform_here import BASE, WORK, Platform, console, running_platform
 from random_adapters import make_adapters
@@ -36,12 +51,17 @@ class Ours:
     adapters: Targets
 
 
+def beside(peer: str) -> str:
+    """Our name in the rounds that a peer was measured in."""
+    return f"{OURS} beside {peer}"
+
+
 async def compare(peer: str, theirs: Targets, ours: Ours, model: Path, results: Results, bar: Progress) -> None:
     """The base at 16 streams and one, and prompts alone; or, of a peer with adapters, 16 streams over them all."""
     with_adapters = len(theirs.tenants[0].models) > 1
     lab = Lab(model, results, bar, 2 * ROUNDS * (1 if with_adapters else 2 + len(PREFILLS)))
     for _ in range(ROUNDS):
-        for name, targets in ((OURS, ours.adapters if with_adapters else ours.base), (peer, theirs)):
+        for name, targets in ((beside(peer), ours.adapters if with_adapters else ours.base), (peer, theirs)):
             if with_adapters:
                 await lab.over_http(f"{name}: {ADAPTERS}", loaded(), targets, in_turn=True)
                 continue
@@ -72,19 +92,21 @@ def llama(programs: Path) -> Iterator[Targets]:
 
 def verdicts(results: Results) -> list[Verdict]:
     """Of the peers that were measured."""
-    rate, prefill, known = results.output_tokens_per_s, results.prefill_tokens_per_s, results.reports
+    ratio, known = results.ratio, results.reports
     found = []
     for peer, work, bar in ((VLLM, BASE_16, 1.3), (VLLM, BASE_1, 1.5), (VLLM, ADAPTERS, 20.0)):
-        if f"{peer}: {work}" in known:
-            found.append(Verdict(f"{OURS} : {peer}, {work}", rate(f"{OURS}: {work}") / rate(f"{peer}: {work}"), bar))
+        ours, theirs = f"{beside(peer)}: {work}", f"{peer}: {work}"
+        if theirs in known:
+            found.append(Verdict(f"{OURS} : {peer}, {work}", ratio(ours, theirs, output_rate), bar))
     if f"{LLAMA}: {BASE_1}" in known:
-        ours, theirs = (results.gap_s(f"{name}: {BASE_1}", "p50") for name in (OURS, LLAMA))
-        found.append(Verdict(f"{OURS} : {LLAMA}, decode rate of 1 stream", theirs / ours, 0.7))
+        # Of gaps, the shorter is the better.
+        decode = ratio(f"{LLAMA}: {BASE_1}", f"{beside(LLAMA)}: {BASE_1}", gap_p50)
+        found.append(Verdict(f"{OURS} : {LLAMA}, decode rate of 1 stream", decode, 0.7))
     for tokens in PREFILLS:
         work = f"prefill, {tokens:,} tokens"
         if f"{VLLM}: {work}" in known:
-            ratio = prefill(f"{OURS}: {work}") / prefill(f"{VLLM}: {work}")
-            found.append(Verdict(f"{OURS} : {VLLM}, {work}", ratio, 1.0))
+            ratio_of_prefill = ratio(f"{beside(VLLM)}: {work}", f"{VLLM}: {work}", prefill_rate)
+            found.append(Verdict(f"{OURS} : {VLLM}, {work}", ratio_of_prefill, 1.0))
     return found
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 from rich.console import Console
@@ -40,6 +41,9 @@ def single(prompt: int, requests: int, warmup: int = 0) -> Options:
     return Options(streams=1, prompt=str(prompt), output="1", requests=requests, warmup=str(warmup))
 
 
+Figure: TypeAlias = Callable[[Report], float]
+
+
 class NothingAnswered(Exception):
     """A line has no figures."""
 
@@ -58,23 +62,17 @@ class Results:
             raise NothingAnswered(f"{line}: {'; '.join(reasons)}")
         self.reports.setdefault(line, []).append(report)
 
-    def output_tokens_per_s(self, line: str) -> float:
-        return statistics.median(report.overall.output_tokens_per_s for report in self.reports[line])
+    def median(self, line: str, of: Figure) -> float:
+        """Over the rounds that have this figure; NaN where none has."""
+        known = [value for value in map(of, self.reports[line]) if not math.isnan(value)]
+        return statistics.median(known) if known else math.nan
 
-    def gap_s(self, line: str, percentile: str) -> float:
-        """NaN where answers had one token, or none was completed."""
-        gaps = [report.overall.gap_s for report in self.reports[line] if report.overall.gap_s is not None]
-        return statistics.median(getattr(gap, percentile) for gap in gaps) if gaps else math.nan
-
-    def ttft_s(self, line: str) -> float:
-        """NaN where none was completed."""
-        ttfts = [report.overall.ttft_s.p50 for report in self.reports[line] if report.overall.ttft_s is not None]
-        return statistics.median(ttfts) if ttfts else math.nan
-
-    def prefill_tokens_per_s(self, line: str) -> float:
-        """Of a line of single requests: prompt tokens by the time of the first token."""
-        figures = self.reports[line][0].overall
-        return figures.prompt_tokens / max(1, figures.completed) / self.ttft_s(line)
+    def ratio(self, line: str, other: str, of: Figure) -> float:
+        """The median of the rounds' ratios: what else a machine does, it does to both lines of a round."""
+        pairs = zip(self.reports[line], self.reports[other], strict=True)
+        ratios = [of(mine) / of(others) if of(others) else math.nan for mine, others in pairs]
+        known = [ratio for ratio in ratios if not math.isnan(ratio)]
+        return statistics.median(known) if known else math.nan
 
     def cached_tokens(self, line: str) -> int:
         return max(report.overall.cached_tokens for report in self.reports[line])
@@ -83,25 +81,50 @@ class Results:
         return sum(sum(report.overall.errors.values()) for report in self.reports[line])
 
     @property
-    def taints(self) -> list[str]:
-        reports = (report for line in self.reports.values() for report in line)
-        return sorted({taint.partition(":")[0] for report in reports for taint in report.taints})
+    def tainted(self) -> list[str]:
+        """Lines in whose rounds the client was late itself."""
+        return [line for line, reports in self.reports.items() if any(report.taints for report in reports)]
 
     def table(self) -> Table:
         columns = ("output tok/s", "TTFT p50 ms", "gap p50 ms", "gap p99 ms", "prefill tok/s", "errors")
         table = Table("work", *columns)
         for line, reports in self.reports.items():
             prompts_alone = reports[0].load["output"] == "1"
-            table.add_row(
-                line,
-                "" if prompts_alone else f"{self.output_tokens_per_s(line):,.1f}",
-                _ms(self.ttft_s(line)),
-                "" if prompts_alone else _ms(self.gap_s(line, "p50")),
-                "" if prompts_alone else _ms(self.gap_s(line, "p99")),
-                f"{self.prefill_tokens_per_s(line):,.0f}" if prompts_alone else "",
-                str(self.num_errors(line)),
-            )
+            answers = [
+                f"{self.median(line, output_rate):,.1f}",
+                _ms(self.median(line, ttft)),
+                _ms(self.median(line, gap_p50)),
+                _ms(self.median(line, gap_p99)),
+                "",
+            ]
+            prompts = ["", _ms(self.median(line, ttft)), "", "", f"{self.median(line, prefill_rate):,.0f}"]
+            table.add_row(line, *(prompts if prompts_alone else answers), str(self.num_errors(line)))
         return table
+
+
+def output_rate(report: Report) -> float:
+    """Tokens/s."""
+    return report.overall.output_tokens_per_s
+
+
+def gap_p50(report: Report) -> float:
+    """Seconds; NaN where answers had one token, or none was completed."""
+    return math.nan if report.overall.gap_s is None else report.overall.gap_s.p50
+
+
+def gap_p99(report: Report) -> float:
+    """As `gap_p50`."""
+    return math.nan if report.overall.gap_s is None else report.overall.gap_s.p99
+
+
+def ttft(report: Report) -> float:
+    """Seconds; NaN where none was completed."""
+    return math.nan if report.overall.ttft_s is None else report.overall.ttft_s.p50
+
+
+def prefill_rate(report: Report) -> float:
+    """Of single requests: a prompt's tokens by the time of the first token."""
+    return report.overall.prompt_tokens / max(1, report.overall.completed) / ttft(report)
 
 
 def _ms(seconds: float) -> str:
@@ -176,8 +199,9 @@ def show(results: Results, verdicts: Sequence[Verdict], file: Path) -> None:
     if not out.is_terminal:
         out = Console(width=120)
     out.print(results.table(), ratios)
-    for taint in results.taints:
-        out.print(f"[yellow]note[/] in at least one round {taint}")
+    if results.tainted:
+        late = "; ".join(results.tainted)
+        out.print(f"[yellow]note[/] the client was late itself in a round of: {late}. The full reports say how")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(msgspec.json.format(msgspec.json.encode({"lines": results.reports, "verdicts": verdicts})))
     out.print(f"The full reports: {file}")

@@ -3,8 +3,8 @@
     make bench
 
 Starts a platform of its own and measures its engine alone over the wire, and the whole platform over HTTP, in turns and
-with the same load; each figure is the median of three. The bars are ratios within this one run. The full reports go to
-build/bench/suite.json.
+with the same load, three rounds. Each figure is the median of the rounds, each ratio the median of the rounds' ratios.
+The full reports go to build/bench/suite.json.
 """
 
 from __future__ import annotations
@@ -15,7 +15,22 @@ from collections.abc import Sequence
 
 import msgspec
 from engine_alone import EngineClient
-from lab import MIXED_RANKS, PREFILLS, ROUNDS, STREAMS, Lab, Results, Verdict, loaded, progress_bar, show, single
+from lab import (
+    MIXED_RANKS,
+    PREFILLS,
+    ROUNDS,
+    STREAMS,
+    Lab,
+    Results,
+    Verdict,
+    gap_p99,
+    loaded,
+    output_rate,
+    progress_bar,
+    show,
+    single,
+    ttft,
+)
 from platform_here import BASE, WORK, Platform, console, running_platform
 from random_adapters import make_adapters, store_adapters
 from rich.progress import Progress
@@ -66,17 +81,16 @@ async def measure(platform: Platform, mixed: list[str], rank8: list[str], tenant
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    rate, ttft = results.output_tokens_per_s, results.ttft_s
-    few, many = results.gap_s(RANK8_16, "p99"), results.gap_s(ZIPF, "p99")
+    ratio = results.ratio
     stranger = results.cached_tokens(STRANGER)
     return [
-        Verdict("mixed adapters : base, output tokens/s", rate(MIXED_16) / rate(BASE_16), 0.60),
-        Verdict("rank-8 adapters : base, output tokens/s", rate(RANK8_16) / rate(BASE_16), 0.85),
-        Verdict("200 adapters : 16 adapters, output tokens/s", rate(ZIPF) / rate(RANK8_16), 0.80),
-        Verdict("200 adapters : 16 adapters, p99 gap", many / few, 1.5, at_least=False),
-        Verdict("repeated prompt : cold, first token", ttft(AGAIN) / ttft(COLD), 0.15, at_least=False),
+        Verdict("mixed adapters : base, output tokens/s", ratio(MIXED_16, BASE_16, output_rate), 0.60),
+        Verdict("rank-8 adapters : base, output tokens/s", ratio(RANK8_16, BASE_16, output_rate), 0.85),
+        Verdict("200 adapters : 16 adapters, output tokens/s", ratio(ZIPF, RANK8_16, output_rate), 0.80),
+        Verdict("200 adapters : 16 adapters, p99 gap", ratio(ZIPF, RANK8_16, gap_p99), 1.5, at_least=False),
+        Verdict("repeated prompt : cold, first token", ratio(AGAIN, COLD, ttft), 0.15, at_least=False),
         Verdict("tokens of another tenant's prompt found in the cache", stranger, 0, at_least=False),
-        Verdict("whole platform : engine alone, output tokens/s", rate(PLATFORM_16) / rate(BASE_16), 0.90),
+        Verdict("whole platform : engine alone, output tokens/s", ratio(PLATFORM_16, BASE_16, output_rate), 0.90),
     ]
 
 
