@@ -62,7 +62,8 @@ class Side:
         )
         self.slots = DeviceSlots(len(MIXED) + len(RANK8), self.spec, kernels, dtype, CPU)
         for slot, rank in enumerate((*MIXED, *RANK8)):
-            self.slots.put(slot, arrange(random_modules(self.spec, rank, slot), self.spec, dtype))
+            adapter = arrange(random_modules(self.spec, rank, slot), self.spec, dtype)
+            self.slots.install(slot, self.slots.place(adapter))
         self.decoder = record(
             Decoder(self.spec, weights, kernels), self.cache, self.slots.adapters, num_rows, torch.get_num_threads()
         )
