@@ -65,6 +65,15 @@ _RANGES: list[dict[str, Any]] = [
 ]
 
 
+_NAMES_OF_MEMBERS: list[dict[str, Any]] = [
+    {"pattern": "^[xy]$"},
+    {"type": "string", "pattern": "^[xy]$"},
+    {"maxLength": 2},
+    {"enum": ["x", "y z"]},
+    {"const": "x", "type": "string"},
+]
+
+
 def _object(random: Random, depth: int, definitions: dict[str, Any]) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object"}
     match random.randrange(5):
@@ -72,7 +81,7 @@ def _object(random: Random, depth: int, definitions: dict[str, Any]) -> dict[str
             members = _schema(random, depth + 1, definitions)
             return schema | {"patternProperties": {"^[ab]$": members}, "maxProperties": 2}
         case 1:
-            return schema | {"propertyNames": {"pattern": "^[xy]$"}, "maxProperties": 2}
+            return schema | {"propertyNames": random.choice(_NAMES_OF_MEMBERS), "maxProperties": 2}
         case 2:
             schema |= {"minProperties": 1, "maxProperties": 3}
     names = random.sample(_NAMES, random.randint(1, 3))

@@ -57,7 +57,7 @@ def alone(world: World) -> list[Answer]:
     return told
 
 
-@pytest.mark.parametrize("pair", combinations(OPTIONS, 2), ids=" and ".join)
+@pytest.mark.parametrize("pair", list(combinations(OPTIONS, 2)), ids=" and ".join)
 def test_together_as_alone(make_engine: Make, world: World, alone: list[Answer], pair: tuple[str, str]) -> None:
     engine = make_engine(**({"prefix_cache": False, "max_batch_tokens": 256} | OPTIONS[pair[0]] | OPTIONS[pair[1]]))
     speculator = engine.core._speculator

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -79,7 +81,7 @@ class GrammarCompiler:
             self._closed = True
             self._changed.notify()
             if self._process is not None:
-                self._process.kill()
+                _kill(self._process)
         if self._thread is not None:
             self._thread.join()
         if self._process is not None:
@@ -131,15 +133,24 @@ class GrammarCompiler:
                 return None
             if self._process is not None:
                 return self._process
-            self._process = process = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self._process = process = subprocess.Popen(
+                _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            )
         assert process.stdin is not None
         with suppress(OSError):  # told by the reply that does not come
             write_frame(process.stdin, msgspec.msgpack.encode(self._setup))
         return process
 
 
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With what it is compiling, which is a child of it in the same process group."""
+    if process.returncode is None:  # else its number may be another's by now
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def _reap(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
+    _kill(process)
     for stream in (process.stdin, process.stdout):
         assert stream is not None
         with suppress(OSError):  # of what was still to be written

@@ -147,9 +147,11 @@ class _Document:
         for name in ("properties", "patternProperties"):
             for key, member in _members(schema, name, path):
                 self.check(member, f"{path}/{name}/{key}", depth + 1)
-        for name in ("items", "additionalProperties", "propertyNames"):
+        for name in ("items", "additionalProperties"):
             if name in schema:
                 self.check(schema[name], f"{path}/{name}", depth + 1)
+        if "propertyNames" in schema:
+            _check_names(schema["propertyNames"], f"{path}/propertyNames")
         for index, member in enumerate(schema.get("prefixItems", ())):
             self.check(member, f"{path}/prefixItems/{index}", depth + 1)
 
@@ -205,6 +207,22 @@ def _check_values(schema: dict[str, Any], name: str, path: str) -> None:
                 raise GrammarError(f"{path}: {json.dumps(value)[:200]} is not of the type that 'type' names")
 
 
+def _check_names(names: Any, path: str) -> None:
+    """Names are texts, said or not. Whatever else a schema of names allows, the compiler would let stand as a name."""
+    if not isinstance(names, dict):
+        raise GrammarError(f"{path}: a schema of names must be an object")
+    if names.get("type", "string") != "string":
+        raise GrammarError(f"{path}: 'type' must be 'string': names are texts")
+    texts = {"type": "string"} | names
+    assertions = texts.keys() - _ANNOTATIONS
+    values = [name for name in _VALUES if name in texts]
+    if values:
+        _check_alone(values[0], assertions - {"type"}, path)
+        _check_values(texts, values[0], path)
+    else:
+        _check_enforced(texts, assertions, ["string"], path)
+
+
 def _check_enforced(schema: dict[str, Any], assertions: set[str], types: list[str], path: str) -> None:
     enforced = {"type"}.union(*(_ASSERTIONS[kind] for kind in types))
     for name in sorted(assertions - enforced):
@@ -231,7 +249,8 @@ def _check_shapes(schema: dict[str, Any], path: str) -> None:
 
 
 def _check_together(schema: dict[str, Any], path: str) -> None:
-    """Of each group one at most: the others would not be enforced."""
+    """Of each group one at most: the others would not be enforced. And a name that is not of 'properties' may be
+    written twice, which counts once."""
     for group in (
         ({"pattern"}, {"format"}, {"minLength", "maxLength"}),
         ({"properties", "required", "additionalProperties"}, {"patternProperties"}, {"propertyNames"}),
@@ -239,5 +258,10 @@ def _check_together(schema: dict[str, Any], path: str) -> None:
         present = [sorted(names & schema.keys())[0] for names in group if names & schema.keys()]
         if len(present) > 1:
             raise GrammarError(f"{path}: '{present[1]}' beside '{present[0]}' would not be enforced")
+    least, certain = schema.get("minProperties", 0), len({*schema.get("required", ())}) + 1
+    if isinstance(least, int | float) and least > certain and schema.get("additionalProperties", True) is not False:
+        raise GrammarError(
+            f"{path}: 'minProperties' above {certain} is enforced only where 'additionalProperties' is false"
+        )
     if len(schema.get("patternProperties", ())) > 1:
         raise GrammarError(f"{path}: 'patternProperties' is enforced for one pattern only")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,13 +18,6 @@ class Vocabulary:
 
     tokens: tuple[bytes, ...]
     ends: tuple[int, ...]
-
-    @cached_property
-    def digest(self) -> str:
-        hashed = hashlib.sha256(repr(self.ends).encode())
-        for token in self.tokens:
-            hashed.update(len(token).to_bytes(4, "little") + token)
-        return hashed.hexdigest()
 
     @cached_property
     def info(self) -> xgrammar.TokenizerInfo:

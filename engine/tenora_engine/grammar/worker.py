@@ -67,14 +67,15 @@ def serve(jobs: IO[bytes], replies: IO[bytes]) -> None:
     compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
     while (frame := read_frame(jobs)) is not None:
         grammar = msgspec.msgpack.decode(frame, type=Grammar)
-        write_frame(replies, msgspec.msgpack.encode(_in_child(compiler, grammar, setup)))
+        write_frame(replies, msgspec.msgpack.encode(_in_child(compiler, grammar, setup, replies)))
 
 
-def _in_child(compiler: xgrammar.GrammarCompiler, grammar: Grammar, setup: Setup) -> Reply:
+def _in_child(compiler: xgrammar.GrammarCompiler, grammar: Grammar, setup: Setup, replies: IO[bytes]) -> Reply:
     ours, theirs = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(ours)
+        replies.close()  # so that the loss of this process is seen while the child goes on
         with os.fdopen(theirs, "wb") as stream:
             _limit(setup)
             write_frame(stream, msgspec.msgpack.encode(_reply(compiler, grammar, setup.reply_bytes)))
