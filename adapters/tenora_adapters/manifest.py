@@ -22,7 +22,7 @@ import msgspec
 
 # The newest that engines of this version read. Written is the lowest that says it all, so that earlier ones read what
 # they can serve; 1 is without `replaced`, `copies` and adapters of the embedding.
-MANIFEST_SCHEMA: Final = 1
+MANIFEST_SCHEMA: Final = 2
 WEIGHTS_FILE: Final = "adapter_model.safetensors"
 CONFIG_FILE: Final = "adapter_config.json"
 MANIFEST_FILE: Final = "manifest.json"

@@ -71,6 +71,7 @@ class Runner:
             places=self._indices(layout.places),
             attention=kernels.prepare_attention(attention, self._device, self._dtype),
             add_lora=kernels.prepare_lora(layout.segments, self._device),
+            changes_norms=any(segment.slot in self._adapters.changing_norms for segment in layout.segments),
         )
         hidden = self._decoder.forward(batch, self._cache, self._adapters)
         logits = self._logits(hidden, layout.drawn_rows, layout.drawn_segments) if layout.drawn_rows else None

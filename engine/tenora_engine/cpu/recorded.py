@@ -143,7 +143,7 @@ class RecordedDecoder(Decoder):
     ) -> Tensor:
         num_rows = x.shape[0]
         attention, lora = batch.attention, batch.add_lora
-        if num_rows > self._recording.num_rows:
+        if num_rows > self._recording.num_rows or batch.changes_norms:
             return super().layers(x, angles, batch, cache, adapters)
         assert isinstance(attention, NativeAttention)
         assert isinstance(lora, NativeLora)

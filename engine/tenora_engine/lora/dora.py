@@ -33,9 +33,8 @@ class BaseWeights:
             with safe_open(path, framework="pt") as tensors:
                 self._files.update(dict.fromkeys(tensors.keys(), path))
 
-    def weight(self, module: str) -> Tensor:
-        """fp32 [out_features, in_features]. Raises KeyError, OSError and SafetensorError."""
-        name = f"{module}.weight"
+    def parameter(self, name: str) -> Tensor:
+        """In fp32, as the checkpoint names it. Raises KeyError, OSError and SafetensorError."""
         return self._read(name if name in self._files else _TIED[name])
 
     def bias(self, module: str) -> Tensor | None:

@@ -13,14 +13,14 @@ from typing import Any, Final
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
 
 from tenora_adapters.base import BaseModel
-from tenora_adapters.manifest import Manifest, ModuleLora
+from tenora_adapters.manifest import Manifest
 from tenora_engine.errors import AdapterUnavailable
-from tenora_engine.lora.dora import BaseWeights, gain_and_offset, row_scale
+from tenora_engine.lora.dora import BaseWeights
 from tenora_engine.lora.files import FileSource
-from tenora_engine.lora.weights import AdapterWeights, ModuleWeights, UnknownModule, arrange
+from tenora_engine.lora.modules import ModuleSource
+from tenora_engine.lora.weights import AdapterWeights, UnknownModule, arrange
 from tenora_engine.model.spec import ModelSpec
 
 _NUM_FETCHERS: Final = 4  # a slow store holds up none but as many adapters
@@ -34,7 +34,7 @@ class AdapterSource:
     base: BaseModel
     spec: ModelSpec
     dtype: torch.dtype
-    weights: BaseWeights  # which DoRA needs
+    weights: BaseWeights
 
     def fetch(self, digest: str) -> int:
         """Bring its files near; about how many bytes its weights will take in memory. Raises AdapterUnavailable."""
@@ -48,8 +48,8 @@ class AdapterSource:
         self._check(files.manifest)
         try:
             tensors = safetensors.torch.load(files.weights)
-            modules = {lora.module: self._module(lora, tensors) for lora in files.manifest.modules}
-            return arrange(modules, self.spec, self.dtype)
+            modules = ModuleSource(self.base, self.weights, 1.0 if self.spec.unit_offset_norms else 0.0)
+            return arrange(modules.of(files.manifest, tensors), self.spec, self.dtype)
         except (SafetensorError, KeyError) as error:
             raise AdapterUnavailable("the adapter's weights do not hold what its manifest says") from error
         except UnknownModule as error:
@@ -62,26 +62,6 @@ class AdapterSource:
             raise AdapterUnavailable("the adapter's manifest says of DoRA what its modules do not")
         if manifest.alora_invocation is not None:
             raise AdapterUnavailable("this engine does not serve activated LoRA (aLoRA) adapters")
-
-    def _module(self, lora: ModuleLora, tensors: dict[str, Tensor]) -> ModuleWeights:
-        a, b = tensors[lora.lora_a], tensors[lora.lora_b]
-        linear = self.base.linears.get(lora.module)
-        if linear is None:
-            raise UnknownModule(lora.module)
-        if a.shape != (lora.rank, linear.in_features) or b.shape != (linear.out_features, lora.rank):
-            raise AdapterUnavailable(f"the adapter's weights of {lora.module} do not have the base's shape")
-        if not (bool(a.isfinite().all()) and bool(b.isfinite().all())):
-            raise AdapterUnavailable(f"the adapter's weights of {lora.module} hold NaN or infinity")
-        if lora.dora_magnitude is None:
-            return ModuleWeights(a, b, lora.scaling)
-        magnitude = tensors[lora.dora_magnitude]
-        if magnitude.shape != (linear.out_features,):
-            raise AdapterUnavailable(f"the adapter's magnitudes of {lora.module} do not have the base's shape")
-        scale = row_scale(self.weights.weight(lora.module), a, b, lora.scaling, magnitude)
-        if not bool(scale.isfinite().all()):
-            raise AdapterUnavailable(f"the adapter's row scale of {lora.module} holds NaN or infinity")
-        affine = gain_and_offset(scale, self.weights.bias(lora.module))
-        return ModuleWeights(a, b.float() * scale[:, None], lora.scaling, affine)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tenora_engine.kernels import Kernels
 from tenora_engine.kernels.lora import LoraPair, LoraShape, LoraSlots
-from tenora_engine.model.decoder import Adapters, LayerSlots
+from tenora_engine.model.decoder import Adapters, LayerSlots, NormSlots
 from tenora_engine.model.spec import ModelSpec
 
 
@@ -32,6 +32,16 @@ class ModuleWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterNorms:
+    """What an adapter changes in the norms of one decoder layer; None where it leaves one alone."""
+
+    attention: LoraPair | None = None
+    attention_out: LoraPair | None = None
+    mlp: LoraPair | None = None
+    mlp_out: LoraPair | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterLayer:
     """The pairs of one decoder layer; None where the adapter leaves a projection alone."""
 
@@ -39,18 +49,31 @@ class AdapterLayer:
     output: LoraPair | None = None
     gate_up: LoraPair | None = None
     down: LoraPair | None = None
+    norms: AdapterNorms = AdapterNorms()
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterWeights:
     layers: tuple[AdapterLayer, ...]
     lm_head: LoraPair | None = None
+    embedding: LoraPair | None = None
+    final_norm: LoraPair | None = None
 
     @property
     def pairs(self) -> list[LoraPair | None]:
-        """All of them, in a fixed order."""
+        """All of them, in a fixed order: the norms come last."""
         layers = [pair for layer in self.layers for pair in (layer.qkv, layer.output, layer.gate_up, layer.down)]
-        return [*layers, self.lm_head]
+        return [*layers, self.lm_head, self.embedding, *self.norms]
+
+    @property
+    def norms(self) -> list[LoraPair | None]:
+        norms = [layer.norms for layer in self.layers]
+        of_layers = [pair for n in norms for pair in (n.attention, n.attention_out, n.mlp, n.mlp_out)]
+        return [*of_layers, self.final_norm]
+
+    @property
+    def changes_norms(self) -> bool:
+        return any(pair is not None for pair in self.norms)
 
     @property
     def num_bytes(self) -> int:
@@ -67,7 +90,17 @@ class _Modules:
     shape: LoraShape
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedAdapter:
+    """An adapter in the device's memory, for a slot to take."""
+
+    pairs: Sequence[Any]  # as `AdapterWeights.pairs`
+    changes_norms: bool
+
+
 LM_HEAD: Final = "lm_head"
+EMBEDDING: Final = "model.embed_tokens"
+FINAL_NORM: Final = "model.norm"
 
 
 def _qkv(spec: ModelSpec) -> _Modules:
@@ -92,6 +125,23 @@ def _lm_head(spec: ModelSpec) -> _Modules:
     return _Modules((LM_HEAD,), LoraShape(spec.hidden_size, (spec.vocab_size,)))
 
 
+def _embedding(spec: ModelSpec) -> _Modules:
+    return _Modules((EMBEDDING,), LoraShape(spec.vocab_size, (spec.hidden_size,), is_embedding=True))
+
+
+def _norm(spec: ModelSpec, *names: str) -> _Modules:
+    return _Modules(names, LoraShape(spec.hidden_size, (spec.hidden_size,) * len(names)))
+
+
+def _norms(spec: ModelSpec) -> list[_Modules]:
+    """A layer's norms, in the order of `AdapterNorms`; of no module where the model has none."""
+    after, before_mlp = "post_attention_layernorm", "pre_feedforward_layernorm"
+    if not spec.output_norms:
+        return [_norm(spec, "input_layernorm"), _norm(spec), _norm(spec, after), _norm(spec)]
+    names = ("input_layernorm", after, before_mlp, "post_feedforward_layernorm")
+    return [_norm(spec, name) for name in names]
+
+
 def arrange(modules: Mapping[str, ModuleWeights], spec: ModelSpec, dtype: torch.dtype) -> AdapterWeights:
     """`modules` by path ("model.layers.0.self_attn.q_proj"), fused as the base is. Raises UnknownModule."""
     remaining = dict(modules)
@@ -108,12 +158,14 @@ def arrange(modules: Mapping[str, ModuleWeights], spec: ModelSpec, dtype: torch.
                 output=fuse(prefix, _output(spec)),
                 gate_up=fuse(prefix, _gate_up(spec)),
                 down=fuse(prefix, _down(spec)),
+                norms=AdapterNorms(*(fuse(prefix, norm) for norm in _norms(spec))),
             )
         )
-    lm_head = fuse("", _lm_head(spec))
+    lm_head, embedding = fuse("", _lm_head(spec)), fuse("", _embedding(spec))
+    final_norm = fuse("", _norm(spec, FINAL_NORM))
     if remaining:
         raise UnknownModule(sorted(remaining)[0])
-    return AdapterWeights(tuple(layers), lm_head)
+    return AdapterWeights(tuple(layers), lm_head, embedding, final_norm)
 
 
 def _fuse(parts: Sequence[ModuleWeights | None], shape: LoraShape, dtype: torch.dtype) -> LoraPair | None:
@@ -145,28 +197,44 @@ class DeviceSlots:
             return kernels.make_lora_slots(fused.shape, num_slots, dtype, device)
 
         layers = [
-            LayerSlots(make(_qkv(spec)), make(_output(spec)), make(_gate_up(spec)), make(_down(spec)))
+            LayerSlots(
+                make(_qkv(spec)),
+                make(_output(spec)),
+                make(_gate_up(spec)),
+                make(_down(spec)),
+                NormSlots(*map(make, _norms(spec))),
+            )
             for _ in range(spec.num_layers)
         ]
-        self.adapters = Adapters(layers, make(_lm_head(spec)))
-        per_layer = [(layer.qkv, layer.output, layer.gate_up, layer.down) for layer in layers]
-        self._slots: list[LoraSlots] = [*chain.from_iterable(per_layer), self.adapters.lm_head]  # as `pairs` are
+        self.adapters = Adapters(layers, make(_lm_head(spec)), make(_embedding(spec)), make(_norm(spec, FINAL_NORM)))
+        of_layers = chain.from_iterable((layer.qkv, layer.output, layer.gate_up, layer.down) for layer in layers)
+        norms = [layer.norms for layer in layers]
+        of_norms = chain.from_iterable((n.attention, n.attention_out, n.mlp, n.mlp_out) for n in norms)
+        self._slots: list[LoraSlots] = [  # in the order of `AdapterWeights.pairs`
+            *of_layers,
+            self.adapters.lm_head,
+            self.adapters.embedding,
+            *of_norms,
+            self.adapters.final_norm,
+        ]
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._nothing: list[Any] = [slots.place(None) for slots in self._slots]
+        self._nothing = PlacedAdapter([slots.place(None) for slots in self._slots], changes_norms=False)
 
-    def place(self, weights: AdapterWeights) -> list[Any]:
+    def place(self, weights: AdapterWeights) -> PlacedAdapter:
         """Copy an adapter to the device, on a stream of its own: what `install` takes. Returns when it is there; may be
         called on any thread."""
         with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
             placed = [slots.place(pair) for slots, pair in zip(self._slots, weights.pairs, strict=True)]
         if self._stream is not None:
             self._stream.synchronize()
-        return placed
+        return PlacedAdapter(placed, weights.changes_norms)
 
-    def install(self, slot: int, placed: Sequence[Any]) -> None:
+    def install(self, slot: int, placed: PlacedAdapter) -> None:
         """Replace what lies in a slot. No step that uses the slot may be under way."""
-        for slots, pair in zip(self._slots, placed, strict=True):
+        for slots, pair in zip(self._slots, placed.pairs, strict=True):
             slots.install(slot, pair)
+        change = self.adapters.changing_norms
+        change.add(slot) if placed.changes_norms else change.discard(slot)
 
     def clear(self, slot: int) -> None:
         """Give back the memory of what lies in a slot. No step that uses the slot may be under way."""

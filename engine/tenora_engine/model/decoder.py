@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -19,6 +19,16 @@ from tenora_engine.model.weights import LayerWeights, ModelWeights
 
 
 @dataclass(frozen=True, slots=True)
+class NormSlots:
+    """What adapters change in the norms of one layer, each by slot; empty where the model has no such norm."""
+
+    attention: LoraSlots
+    attention_out: LoraSlots
+    mlp: LoraSlots
+    mlp_out: LoraSlots
+
+
+@dataclass(frozen=True, slots=True)
 class LayerSlots:
     """The adapters of one layer's projections, each by slot."""
 
@@ -26,6 +36,7 @@ class LayerSlots:
     output: LoraSlots
     gate_up: LoraSlots
     down: LoraSlots
+    norms: NormSlots
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +45,9 @@ class Adapters:
 
     layers: Sequence[LayerSlots]
     lm_head: LoraSlots
+    embedding: LoraSlots
+    final_norm: LoraSlots
+    changing_norms: set[int] = field(default_factory=set)  # the slots whose adapters do
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +59,7 @@ class Batch:
     places: Tensor  # int64 [T], where their keys and values go: block * block_size + offset
     attention: Attention
     add_lora: AddLora
+    changes_norms: bool = False  # whether an adapter of this step does
 
 
 class Decoder:
@@ -60,11 +75,12 @@ class Decoder:
 
     def forward(self, batch: Batch, cache: Sequence[LayerKv], adapters: Adapters) -> Tensor:
         """Write the step's keys and values to `cache`; the final hidden states, normed: [T, hidden]."""
-        return self.layers(self.embed(batch), self.angles(batch.positions), batch, cache, adapters)
+        return self.layers(self.embed(batch, adapters), self.angles(batch.positions), batch, cache, adapters)
 
-    def embed(self, batch: Batch) -> Tensor:
+    def embed(self, batch: Batch, adapters: Adapters) -> Tensor:
         """[T, hidden]."""
         x = F.embedding(batch.token_ids, self.weights.embedding)
+        batch.add_lora(x, batch.token_ids, adapters.embedding)
         return x if self._embedding_scale == 1.0 else x.mul_(self._embedding_scale)
 
     def angles(self, positions: Tensor) -> dict[RopeSpec, Tensor]:
@@ -84,20 +100,31 @@ class Decoder:
         Nothing but operations of the kernel seam and views: `tenora_engine.cpu.recorded` relies on it.
         """
         kernels, eps = self.kernels, self.spec.rms_norm_eps
+
+        def adapt_norm(x: Tensor, slots: LoraSlots) -> None:
+            if batch.changes_norms:  # hardly any adapter does: nothing is launched, or recorded, for the others
+                batch.add_lora(x, x, slots)
+
         residual: Tensor | None = None
         for spec, layer, slots, layer_cache in zip(
             self.spec.layers, self.weights.layers, adapters.layers, cache, strict=True
         ):
             x, residual = kernels.add_rms_norm(x, residual, layer.attention_norm, eps)
+            adapt_norm(x, slots.norms.attention)
             cos_sin = None if spec.rope is None else angles[spec.rope]
             x = self._attention(x, spec, layer, slots, layer_cache, cos_sin, batch)
             if layer.attention_out_norm is not None:
                 x = kernels.add_rms_norm(x, None, layer.attention_out_norm, eps).out
+                adapt_norm(x, slots.norms.attention_out)
             x, residual = kernels.add_rms_norm(x, residual, layer.mlp_norm, eps)
+            adapt_norm(x, slots.norms.mlp)
             x = self._mlp(x, layer, slots, batch.add_lora)
             if layer.mlp_out_norm is not None:
                 x = kernels.add_rms_norm(x, None, layer.mlp_out_norm, eps).out
-        return kernels.add_rms_norm(x, residual, self.weights.final_norm, eps).out
+                adapt_norm(x, slots.norms.mlp_out)
+        x = kernels.add_rms_norm(x, residual, self.weights.final_norm, eps).out
+        adapt_norm(x, adapters.final_norm)
+        return x
 
     def logits(self, hidden: Tensor, add_lora: AddLora, adapters: Adapters) -> Tensor:
         """hidden: [rows, hidden], only where a token is wanted; `add_lora` for these rows. fp32 [rows, vocab]."""

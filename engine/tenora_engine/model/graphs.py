@@ -3,7 +3,8 @@
 A graph has its inputs, block tables and segments in memory of its own. A step copies its there and replays the graph of
 the next larger size; rows that it lacks compute into the null block, and tiles that it lacks are empty. What is in the
 adapters' slots a graph reads from their tables, so that adapters come and go between two replays. Any other step
-(prompts in it, more rows than the largest graph has) runs operation by operation. Imports triton.
+(prompts in it, more rows than the largest graph has, norms that an adapter changes) runs operation by operation.
+Imports triton.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class GraphedDecoder(Decoder):
         attention, lora = batch.attention, batch.add_lora
         assert isinstance(attention, PagedAttention)
         assert isinstance(lora, PreparedLora)
-        size = self._size(attention.batch, lora)
+        size = None if batch.changes_norms else self._size(attention.batch, lora)
         if size is None:
             return super().forward(batch, cache, adapters)
         graph = self._graph(size)
@@ -154,7 +155,7 @@ class GraphedDecoder(Decoder):
 
 
 def _tables(adapters: Adapters) -> Iterable[TableSlots]:
-    for layer in adapters.layers:
-        for slots in (layer.qkv, layer.output, layer.gate_up, layer.down):
-            assert isinstance(slots, TableSlots)
-            yield slots
+    of_layers = [slots for layer in adapters.layers for slots in (layer.qkv, layer.output, layer.gate_up, layer.down)]
+    for slots in (adapters.embedding, *of_layers):
+        assert isinstance(slots, TableSlots)
+        yield slots

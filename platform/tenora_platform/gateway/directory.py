@@ -92,7 +92,7 @@ class Composed:
 
     @property
     def digest(self) -> str | None:
-        """The version's; of several SHA-256( "tenora.composition.v1" NUL || of each its digest, and its scale as f8 )"""
+        """The version's; of several SHA-256( "tenora.composition.v1" NUL || each one's digest and scale as f8 )"""
         if len(self.adapters) <= 1:
             return self.adapters[0].version.digest if self.adapters else None
         framed = b"".join(bytes.fromhex(used.version.digest) + struct.pack("<d", used.scale) for used in self.adapters)
