@@ -26,9 +26,9 @@ class Constraint:
 
     def __init__(self, compiled: xgrammar.CompiledGrammar, ends: Iterable[int], tokens: Sequence[bytes]) -> None:
         """`ends`: tokens that are allowed when the text is whole, and never before; `tokens`: the bytes of each id."""
-        self._ends = sorted(ends)
+        self._ends = frozenset(ends)
         self._tokens = tokens
-        self._matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=self._ends)
+        self._matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=sorted(self._ends))
 
     def fill(self, mask: Tensor) -> None:
         """Raises Refused where no token is allowed, and when the grammar costs too much to follow."""
@@ -50,10 +50,11 @@ class Constraint:
         return bool(self._matcher.is_terminated())
 
     def forced_text(self) -> str:
-        """A text that must come next, or the beginning of it: as far as some tokens reach.
+        """A text that as good as must come next, or the beginning of it: as far as some tokens reach.
 
-        A place forces its text when the allowed tokens are all beginnings of the longest of them. The matcher's own
-        search has no bound: one short grammar forces a million characters.
+        A place forces its text when the allowed tokens are all beginnings of the longest of them; that another text
+        might go on from a shorter one is not looked for. The matcher's own search has no bound: one short grammar
+        forces a million characters.
         """
         mask = torch.empty(-(-len(self._tokens) // 32), dtype=torch.int32)
         text = b""
@@ -71,13 +72,13 @@ class Constraint:
         return text.decode(errors="ignore")
 
     def _only_way(self, mask: Tensor) -> int | None:
-        """The longest of the allowed tokens, if all others are beginnings of it."""
+        """The longest of the allowed tokens, if all others are beginnings of it and the text cannot end here."""
         words = mask.nonzero()[:, 0].tolist()
         if len(words) > _FEW:
             return None
         allowed = [32 * word + bit for word in words for bit in range(32) if int(mask[word]) >> bit & 1]
-        longest = max(allowed, key=lambda token_id: len(self._tokens[token_id]), default=None)
-        if longest is None or len(allowed) > _FEW or longest in self._ends:
+        if not allowed or len(allowed) > _FEW or not self._ends.isdisjoint(allowed):
             return None
+        longest = max(allowed, key=lambda token_id: len(self._tokens[token_id]))
         text = self._tokens[longest]
         return longest if all(text.startswith(self._tokens[token_id]) for token_id in allowed) else None
