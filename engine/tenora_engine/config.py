@@ -90,6 +90,7 @@ class EngineConfig:
     grammar_memory_mb: int = 1024  # to compile one grammar
     grammar_cache_mb: int = 256  # compiled grammars that are kept
     draft_tokens: int = 0  # guessed for one sequence in one step, at most; 0: nothing is guessed
+    metrics: str | None = None  # host:port, where Prometheus may ask; None: nowhere
     drain_s: float = 20.0  # how long running requests may take to end after SIGTERM
 
 
@@ -144,6 +145,7 @@ def parse_config(arguments: Sequence[str], environment: Mapping[str, str] = os.e
     option("grammar_memory_mb", _positive, "MiB of memory to compile one grammar")
     option("grammar_cache_mb", _positive, "MiB of compiled grammars that are kept")
     option("draft_tokens", _count, "tokens guessed for one sequence in one step, where that pays; 0: none")
+    option("metrics", str, "host:port of GET /metrics for Prometheus; default: none")
     option("drain_s", float, "seconds for running requests to end after SIGTERM")
     options = parser.parse_args(arguments)
     config = EngineConfig(**vars(options))

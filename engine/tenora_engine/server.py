@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from tenora_engine.assemble import Engine, build_engine
 from tenora_engine.config import EngineConfig
 from tenora_engine.link import Aborted, AdapterReady, Event, GatewayGone, Link, Submitted, Terminate
+from tenora_engine.metrics_server import MetricsServer, exposition
 from tenora_engine.wire import HEARTBEAT_S, Status, Step
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ class Server:
         self._instance_id = secrets.token_hex(8)
         self._link = Link(config.listen, self._instance_id, self._inbox, clock)
         self._engine: Engine = build_engine(config, wake=lambda: self._inbox.put(AdapterReady()), clock=clock)
+        self._last_status = self._status()
+        self._metrics = None if config.metrics is None else MetricsServer(config.metrics, self._render_metrics)
         self._drain_until: float | None = None
 
     def terminate(self) -> None:
@@ -37,7 +40,7 @@ class Server:
 
     def run(self) -> None:
         core = self._engine.core
-        self._link.publish(self._status())
+        self._link.publish(self._last_status)
         self._link.start()
         log.info("engine %s listens on %s", self._config.engine_id, self._link.address)
         try:
@@ -46,9 +49,12 @@ class Server:
                 self._end_overdue_drain()
                 for route, news in core.step().items():
                     self._link.send(route, Step(self._instance_id, news.outputs, news.failures))
-                self._link.publish(self._status())
+                self._last_status = self._status()
+                self._link.publish(self._last_status)
         finally:
             self._link.close()
+            if self._metrics is not None:
+                self._metrics.close()
             self._engine.close()
         log.info("engine %s has ended", self._config.engine_id)
 
@@ -88,6 +94,9 @@ class Server:
     def _end_overdue_drain(self) -> None:
         if self._drain_until is not None and self._clock() >= self._drain_until:
             self._engine.core.abort_all()
+
+    def _render_metrics(self) -> str:
+        return exposition(self._last_status, self._engine.core.residency.metrics)
 
     def _status(self) -> Status:
         core, cache = self._engine.core, self._engine.cache

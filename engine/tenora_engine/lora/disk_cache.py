@@ -2,7 +2,7 @@
 
     <folder>/adapters/<digest>/   one adapter, whole and verified: it appears by a rename
     <folder>/fill-<digest>/       on its way; whoever holds its lock may remove what is left of another
-    <folder>/gone-*               given up; whoever comes by removes it
+    <folder>/gone-*               given up
     <folder>/locks/               held by `flock`, so that they end with their process
 
 Every reading is verified again, so nothing is flushed to the disk: what a crash or a bad disk has damaged is thrown
@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from tenora_adapters.blobs import BlobStore, FolderStore
-from tenora_adapters.manifest import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE, Manifest, blob_key, encode_manifest
+from tenora_adapters.manifest import CONFIG_FILE, MANIFEST_FILE, WEIGHTS_FILE, Manifest, blob_key
 from tenora_engine.errors import AdapterUnavailable
 from tenora_engine.lora.files import AdapterFiles, blobs_named, check_digest, read_files, read_manifest
 
 log = logging.getLogger(__name__)
 
 _PIECE: Final = 1 << 20
-_NUM_LOCKS_DIGITS: Final = 2  # of a digest: so many hex digits choose its lock
+_NUM_LOCK_DIGITS: Final = 2  # of a digest: so many hex digits choose its lock
 
 
 class DiskCache:
@@ -45,6 +45,7 @@ class DiskCache:
         self._max_bytes = max_bytes
         for made in (self._adapters, folder / "locks"):
             made.mkdir(parents=True, exist_ok=True)
+        self._clear()
 
     def fetch(self, digest: str) -> Manifest:
         try:
@@ -75,7 +76,7 @@ class DiskCache:
         if manifest.weights_bytes > self._max_bytes:
             return False
         try:
-            with self._locked(digest[:_NUM_LOCKS_DIGITS]):
+            with self._locked(digest[:_NUM_LOCK_DIGITS]):
                 if (self._adapters / digest).exists():
                     return True  # another engine was faster
                 with self._locked("room"):
@@ -95,17 +96,23 @@ class DiskCache:
 
     def _copy(self, manifest: Manifest, part: Path) -> None:
         """All files, checked on the way. Raises AdapterUnavailable and OSError."""
-        sums = []
-        for name, limit in ((CONFIG_FILE, None), (WEIGHTS_FILE, manifest.weights_bytes)):
+        limits = {CONFIG_FILE: None, WEIGHTS_FILE: manifest.weights_bytes, MANIFEST_FILE: None}
+        sums = {}
+        for name, limit in limits.items():
             with blobs_named(), self._store.open(blob_key(manifest.digest, name)) as blob:
-                sums.append(_copy_and_hash(blob, part / name, limit))
-        check_digest(manifest.digest, *sums)
-        (part / MANIFEST_FILE).write_bytes(encode_manifest(manifest))
+                sums[name] = _copy_and_hash(blob, part / name, limit)
+        check_digest(manifest.digest, sums[CONFIG_FILE], sums[WEIGHTS_FILE])
+
+    def _clear(self) -> None:
+        """What processes left behind that ended in the middle of something."""
+        for gone in self._folder.glob("gone-*"):
+            shutil.rmtree(gone, ignore_errors=True)
+        for part in self._folder.glob("fill-*"):
+            with suppress(BlockingIOError), self._locked(part.name[len("fill-") :][:_NUM_LOCK_DIGITS], wait=False):
+                shutil.rmtree(part, ignore_errors=True)
 
     def _make_room(self, num_bytes: int) -> None:
         """Give up the longest unused adapters until so much fits below the cap."""
-        for gone in self._folder.glob("gone-*"):
-            shutil.rmtree(gone, ignore_errors=True)
         sizes = {folder: _size(folder) for folder in [*self._adapters.iterdir(), *self._folder.glob("fill-*")]}
         excess = sum(sizes.values()) + num_bytes - self._max_bytes
         for folder in sorted(self._adapters.iterdir(), key=_modified):
@@ -126,9 +133,10 @@ class DiskCache:
             os.utime(self._adapters / digest)
 
     @contextmanager
-    def _locked(self, name: str) -> Iterator[None]:
+    def _locked(self, name: str, *, wait: bool = True) -> Iterator[None]:
+        """Raises BlockingIOError when somebody else holds it and it is not to be waited for."""
         with (self._folder / "locks" / name).open("wb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
 
 

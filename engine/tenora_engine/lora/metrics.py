@@ -90,6 +90,12 @@ class AdapterMetrics:
                 counts.prompt_tokens += usage.prompt
                 counts.completion_tokens += usage.completion
 
+    @property
+    def labels(self) -> frozenset[str]:
+        """Adapters that have a label of their own."""
+        with self._lock:
+            return frozenset(self._labels)
+
     def exposition(self) -> str:
         """In Prometheus' text format (version 0.0.4)."""
         with self._lock:
