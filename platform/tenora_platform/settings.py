@@ -33,6 +33,8 @@ class Settings(BaseSettings):
 
     spool_dir: Path | None = None  # the gateway's usage journal; must survive a restart
     max_upload_bytes: int = 512 * 2**20
+    max_uploads_per_tenant: int = 8  # that are unfinished, each of up to max_upload_bytes in the blob store
+    max_uploads: int = 64  # of all tenants together
     max_body_bytes: int = 8 * 2**20
     max_pending_s: float = 20.0  # how long a request may wait for an engine to be there
     key_cache_s: float = 4.0  # upper bound on how long a lost revocation message can matter

@@ -14,6 +14,8 @@ FOR_ALL_TENANTS = {
     "control/adapters/storing.py",  # files belong to everybody who uploaded them
     "control/adapters/tasks.py",  # jobs: the version's id comes from the queue
     "control/audit/service.py",  # the platform's own list of what was changed
+    "control/uploads/limits.py",  # counts everybody's
+    "control/uploads/tasks.py",
     "control/exports/making.py",  # takes the export's row
     "control/exports/tasks.py",
     "db/session.py",  # defines scoped()

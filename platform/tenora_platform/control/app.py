@@ -32,6 +32,8 @@ from tenora_platform.control.resources import Resources, open_resources
 from tenora_platform.control.routes import PREFIX
 from tenora_platform.control.sessions.endpoints import router as sessions
 from tenora_platform.control.tenants.endpoints import router as tenants
+from tenora_platform.control.uploads.endpoints import chunks
+from tenora_platform.control.uploads.endpoints import router as resumable_uploads
 from tenora_platform.control.usage.endpoints import router as usage
 from tenora_platform.settings import Settings
 
@@ -42,6 +44,8 @@ SLICES: Final = (
     adapters,
     uploads,
     adapter_quotas,
+    resumable_uploads,
+    chunks,
     quotas,
     base_models,
     usage,

@@ -88,8 +88,8 @@ class TooManyRequests(ControlError):
     status = 429
     code = "too_many_requests"
 
-    def __init__(self, message: str, *, retry_after: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, retry_after: int, code: str | None = None) -> None:
+        super().__init__(message, code=code)
         self.headers["Retry-After"] = str(retry_after)
 
 

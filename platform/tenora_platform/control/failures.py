@@ -67,7 +67,7 @@ def _validation_error(_request: Request, error: Exception) -> JSONResponse:
     """Names the first field that is wrong and the rule; never what was sent, which may be a secret."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    where = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    where = [str(part) for part in first["loc"] if part not in ("body", "header", "query", "path")]
     message = str(first["msg"]).removeprefix("Value error, ")
     param = ".".join(where) or None
     return _answer(400, "invalid_request", f"{param or 'body'}: {message}", param=param)

@@ -205,6 +205,31 @@ class AdapterVersion(Base, Created):
     )
 
 
+class AdapterUpload(Base, Created):
+    """An upload in chunks. It ends as a version or with an error, and is forgotten when it expires."""
+
+    __tablename__ = "adapter_uploads"
+    id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid.uuid4)
+    tenant_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("tenants.id"), index=True)
+    name: Mapped[str]
+    base_model: Mapped[str | None]
+    confirm_base: Mapped[bool]
+    promote: Mapped[bool]
+    files: Mapped[list[dict[str, Any]]]  # control.uploads.schemas.UploadFile, in the order of their bytes
+    size_bytes: Mapped[int]
+    received_bytes: Mapped[int]
+    num_chunks: Mapped[int]
+    finishing_at: Mapped[datetime | None]  # since when somebody is making a version of it
+    adapter_id: Mapped[uuid.UUID | None]
+    version_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("adapter_versions.id"))
+    error: Mapped[dict[str, Any] | None]  # control.failures.FailureDetail
+    expires_at: Mapped[datetime] = mapped_column(index=True)
+    __table_args__ = (
+        CheckConstraint("received_bytes BETWEEN 0 AND size_bytes AND num_chunks >= 0", name="counts"),
+        CheckConstraint("(adapter_id IS NULL) = (version_id IS NULL)", name="outcome"),
+    )
+
+
 class AdapterBlobs(Base):
     """That an adapter's files may lie in the blob store; they are everybody's who uploaded them.
 

@@ -21,11 +21,12 @@ from tenora_platform.control.jobs import Job, Periodic
 from tenora_platform.control.queue import make_queue
 from tenora_platform.control.resources import Resources, open_resources
 from tenora_platform.control.transaction import transaction
+from tenora_platform.control.uploads import tasks as uploads
 from tenora_platform.db.session import PLATFORM
 from tenora_platform.settings import Settings, settings
 
 JOBS: Final = (*adapters.JOBS, *exports.JOBS)
-PERIODIC: Final = (*adapters.PERIODIC, *exports.PERIODIC)
+PERIODIC: Final = (*adapters.PERIODIC, *exports.PERIODIC, *uploads.PERIODIC)
 _ACTOR: Final = "system"
 
 

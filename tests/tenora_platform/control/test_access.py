@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from tenora_platform.control.app import build_api
 from tenora_platform.control.resources import Resources
-from tenora_platform.db.models import Adapter, AdapterVersion, ApiKey, BaseModelRow, Export, Role
+from tenora_platform.db.models import Adapter, AdapterUpload, AdapterVersion, ApiKey, BaseModelRow, Export, Role
 from tenora_platform.db.session import PLATFORM
 
 DOCUMENT = build_api(None).openapi()
@@ -35,6 +35,9 @@ BODIES: dict[str, dict[str, Any]] = {
     "requestExport": {"json": {"period": "2025-07"}},
     "uploadAdapter": {"data": {"name": "a"}, "files": FILES},
     "registerBaseModel": {"json": {"name": "x", "folder": "/nowhere"}},
+    "setAdapterQuota": {"json": {"max_adapters": 9, "max_bytes": None}},
+    "createUpload": {"json": {"name": "bot", "files": [{"filename": "a.zip", "size": 1}]}},
+    "sendUploadChunk": {"content": b"x", "headers": {"Upload-Offset": "0"}},
     "promoteVersion": {"json": {"version": 1}},
     "setCanary": {"json": {"version": 1, "percent": 10}},
     "setAcceptedNames": {"json": {"accepted_names": ["org/tiny"]}},
@@ -51,7 +54,8 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 WRITERS = {"createKey", "revokeKey", "uploadAdapter", "deleteAdapter", "requestExport"}
 WRITERS |= {"promoteVersion", "rollBackAdapter", "setCanary", "endCanary", "retireVersion", "deleteVersion"}
-GOVERNORS = {"changeTenant", "setQuota"}
+WRITERS |= {"createUpload", "sendUploadChunk", "finishUpload", "cancelUpload"}
+GOVERNORS = {"changeTenant", "setQuota", "setAdapterQuota"}
 BOOKS = {"getUsage", "listExports", "getExport", "downloadExport", "getManifest"}
 FOR_ALL = {"getSession", "signIn", "signOut", "listTenants", "listBaseModels"}
 
@@ -77,7 +81,18 @@ def objects(resources: Resources, make_tenant: Callable[..., uuid.UUID]) -> dict
                 revision=1,
                 status="pending",
             )
-            session.add_all([key, adapter, export])
+            upload = AdapterUpload(
+                tenant_id=tenant_id,
+                name="bot",
+                confirm_base=False,
+                promote=True,
+                files=[{"filename": "a.zip", "size": 1}],
+                size_bytes=1,
+                received_bytes=0,
+                num_chunks=0,
+                expires_at=datetime.now(UTC) + timedelta(hours=1),
+            )
+            session.add_all([key, adapter, export, upload])
             session.flush()
             version = AdapterVersion(
                 tenant_id=tenant_id,
@@ -97,6 +112,7 @@ def objects(resources: Resources, make_tenant: Callable[..., uuid.UUID]) -> dict
                 "adapter_id": adapter.id,
                 "version_id": version.id,
                 "export_id": export.id,
+                "upload_id": upload.id,
             }
     return made
 
@@ -156,7 +172,12 @@ def test_lists_hold_ones_own_only(objects: Any, sign_in: Any, make_user: Any) ->
     b = objects["b"]
     client = roles_client(sign_in, make_user, Role.TENANT_ADMIN, b["tenant_id"])
     assert [item["id"] for item in call(client, "listTenants", b).json()["items"]] == [str(b["tenant_id"])]
-    for name, key in (("listKeys", "key_id"), ("listAdapters", "adapter_id"), ("listExports", "export_id")):
+    for name, key in (
+        ("listKeys", "key_id"),
+        ("listAdapters", "adapter_id"),
+        ("listExports", "export_id"),
+        ("listUploads", "upload_id"),
+    ):
         assert [item["id"] for item in call(client, name, b).json()["items"]] == [str(b[key])]
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from tenora_platform.control.bootstrap import migrate
 from tenora_platform.db.models import (
     Adapter,
+    AdapterUpload,
     AdapterVersion,
     ApiKey,
     AuditEntry,
@@ -70,6 +71,17 @@ def _populate(session: Session, name: str) -> uuid.UUID:
                 report={},
             ),
             Quota(tenant_id=tenant.id),
+            AdapterUpload(
+                tenant_id=tenant.id,
+                name="a",
+                confirm_base=False,
+                promote=True,
+                files=[],
+                size_bytes=1,
+                received_bytes=0,
+                num_chunks=0,
+                expires_at=NOW,
+            ),
             UsageEventRow(
                 event_id=uuid.uuid4(),
                 request_id="r",

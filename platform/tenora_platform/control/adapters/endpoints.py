@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from tenora_platform.control.access import GovernTenant, Held, MayWrite, ReadTenant, WriteTenant
 from tenora_platform.control.adapters import quota, service, serving
-from tenora_platform.control.adapters.receiving import receive_upload
+from tenora_platform.control.adapters.receiving import receive_upload, receiving
 from tenora_platform.control.adapters.schemas import (
     AdapterDetail,
     AdapterQuotaChange,
@@ -81,8 +81,9 @@ def list_adapters(inside: ReadTenant, page: Paging) -> Page[AdapterView]:
 @uploads.post("", operation_id="uploadAdapter", status_code=202, openapi_extra=_UPLOAD_BODY)
 async def upload_adapter(tenant_id: Id, caller: MayWrite, held: Held, request: Request) -> UploadAccepted:
     """Asynchronous, because it reads a body that may be large and slow; what blocks runs in a thread."""
-    async with receive_upload(request, held.settings.max_upload_bytes) as upload:
-        return await run_in_threadpool(accept_upload, held, caller, tenant_id, upload)
+    with receiving(tenant_id):
+        async with receive_upload(request, held.settings.max_upload_bytes) as upload:
+            return await run_in_threadpool(accept_upload, held, caller.username, tenant_id, upload)
 
 
 @router.get("/{adapter_id}", operation_id="getAdapter")

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -20,12 +22,14 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from tenora_platform.control.errors import InvalidRequest, Timeout, TooLarge
+from tenora_platform.control.errors import InvalidRequest, Timeout, TooLarge, TooManyRequests
 
 FILE_FIELD: Final = "files"
 MAX_PARTS: Final = 8
 MAX_FIELD_BYTES: Final = 1024
 MAX_SECONDS: Final = 900.0
+MAX_AT_ONCE: Final = 64  # bodies that this process takes in: a bound on what its disk has to hold
+MAX_AT_ONCE_PER_TENANT: Final = 16
 _FORBIDDEN_IN_NAMES: Final = ("/", "\\", "%2f", "%5c", "%00")
 
 
@@ -40,6 +44,40 @@ class Upload:
     folder: Path  # of this request alone, and gone with it
     fields: dict[str, str]
     files: list[ReceivedFile]
+
+
+_now_receiving: Counter[uuid.UUID] = Counter()  # by tenant; touched by the event loop's thread alone
+
+
+@contextmanager
+def receiving(tenant_id: uuid.UUID) -> Iterator[None]:
+    """Raises TooManyRequests."""
+    if _now_receiving.total() >= MAX_AT_ONCE or _now_receiving[tenant_id] >= MAX_AT_ONCE_PER_TENANT:
+        message = "Too much is being uploaded at once. Try again in a moment."
+        raise TooManyRequests(message, code="too_many_uploads", retry_after=5)
+    _now_receiving[tenant_id] += 1
+    try:
+        yield
+    finally:
+        _now_receiving[tenant_id] -= 1
+        if not _now_receiving[tenant_id]:
+            del _now_receiving[tenant_id]
+
+
+async def receive_bytes(request: Request, path: Path, max_bytes: int) -> None:
+    """The body into a new file; what has arrived of it when the client goes away, or takes too long.
+
+    Raises InvalidRequest, TooLarge.
+    """
+    _check_encoding(request)
+    received = 0
+    with path.open("xb") as file, suppress(ClientDisconnect, TimeoutError):
+        async with asyncio.timeout(MAX_SECONDS):
+            async for chunk in request.stream():
+                received += len(chunk)
+                if received > max_bytes:
+                    raise TooLarge(f"A chunk may have at most {max_bytes} bytes.")
+                await run_in_threadpool(file.write, chunk)
 
 
 @asynccontextmanager
@@ -86,9 +124,13 @@ def _boundary(request: Request) -> bytes:
     kind, options = parse_options_header(request.headers.get("content-type"))
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
         raise InvalidRequest("Send multipart/form-data.")
+    _check_encoding(request)
+    return options[b"boundary"]
+
+
+def _check_encoding(request: Request) -> None:
     if request.headers.get("content-encoding", "identity") != "identity":
         raise InvalidRequest("Send the body without a content encoding.")
-    return options[b"boundary"]
 
 
 @dataclass
@@ -190,9 +232,17 @@ def _decode(data: bytes) -> str:
         raise InvalidRequest("Names and fields must be UTF-8.") from error
 
 
-def _checked(filename: str) -> str:
+def is_plain_name(filename: str) -> bool:
     lowered = filename.lower()
-    if not filename.isprintable() or filename in ("", ".", "..") or any(bad in lowered for bad in _FORBIDDEN_IN_NAMES):
+    return (
+        filename.isprintable()
+        and filename not in ("", ".", "..")
+        and not any(bad in lowered for bad in _FORBIDDEN_IN_NAMES)
+    )
+
+
+def _checked(filename: str) -> str:
+    if not is_plain_name(filename):
         raise _bad_filename()
     return filename
 

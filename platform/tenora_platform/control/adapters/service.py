@@ -12,7 +12,7 @@ from typing import Final
 from sqlalchemy import Select
 
 from tenora_platform.changes import Change, ChangeKind
-from tenora_platform.control.adapters.schemas import AdapterDetail, AdapterView, VersionView
+from tenora_platform.control.adapters.schemas import AdapterDetail, AdapterView, UploadAccepted, VersionView
 from tenora_platform.control.adapters.states import move
 from tenora_platform.control.adapters.views import adapter_views, version_view
 from tenora_platform.control.audit.service import record
@@ -50,6 +50,14 @@ def get_version(work: Transaction, tenant_id: uuid.UUID, adapter_id: uuid.UUID, 
     if version is None:
         raise NotFound("version")
     return version_view(adapter, version)
+
+
+def accepted_upload(
+    work: Transaction, tenant_id: uuid.UUID, adapter_id: uuid.UUID, version_id: uuid.UUID
+) -> UploadAccepted:
+    """What an upload has become. Raises NotFound."""
+    (adapter,) = adapter_views(work.session, tenant_id, [find_adapter(work, tenant_id, adapter_id)])
+    return UploadAccepted(adapter=adapter, version=get_version(work, tenant_id, adapter_id, version_id))
 
 
 def delete_adapter(work: Transaction, tenant_id: uuid.UUID, adapter_id: uuid.UUID) -> None:

@@ -7,6 +7,9 @@ adapter of this base, and only then go to the blob store, under their digest.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import Select, func, select
@@ -20,7 +23,7 @@ from tenora_adapters.package import UploadedFile, open_files
 from tenora_adapters.publish import publish
 from tenora_adapters.validate import Validated, validate_package
 from tenora_platform.control.adapters.quota import check_quota
-from tenora_platform.control.adapters.receiving import Upload
+from tenora_platform.control.adapters.receiving import ReceivedFile, Upload
 from tenora_platform.control.adapters.schemas import ModuleReport, Note, Problem, Report, UploadAccepted
 from tenora_platform.control.adapters.service import live
 from tenora_platform.control.adapters.storing import hold_note, note_digest
@@ -29,38 +32,79 @@ from tenora_platform.control.audit.service import record
 from tenora_platform.control.base_models.service import accepted_names_of, spec_of
 from tenora_platform.control.errors import InvalidRequest, Rejected
 from tenora_platform.control.resources import Resources
-from tenora_platform.control.sessions.service import Principal
 from tenora_platform.control.transaction import Transaction, transaction
 from tenora_platform.db.models import Adapter, AdapterVersion, BaseModelRow, Tenant, VersionStatus
-from tenora_platform.db.session import scoped
+from tenora_platform.db.session import ScopedSession, scoped
 
 VALIDATE_JOB: Final = "adapters.validate"
 _FIELDS: Final = frozenset({"name", "base_model", "confirm_base", "promote"})
 
 
-def accept_upload(resources: Resources, caller: Principal, tenant_id: uuid.UUID, upload: Upload) -> UploadAccepted:
+@dataclass(frozen=True)
+class Wanted:
+    """What an upload says of the version that it is to become."""
+
+    name: str
+    base_model: str | None = None
+    base_confirmed: bool = False
+    promote: bool = True
+
+
+def accept_upload(resources: Resources, actor: str, tenant_id: uuid.UUID, upload: Upload) -> UploadAccepted:
     """Raises InvalidRequest, Rejected, QuotaExceeded."""
     for unknown in sorted(upload.fields.keys() - _FIELDS):
         raise InvalidRequest("There is no such field.", param=unknown[:100])
+    wanted = Wanted(
+        name=upload.fields.get("name", ""),
+        base_model=upload.fields.get("base_model"),
+        base_confirmed=_flag(upload.fields, "confirm_base", default=False),
+        promote=_flag(upload.fields, "promote", default=True),
+    )
+    return make_version(resources, actor, tenant_id, wanted, upload.folder, upload.files)
+
+
+def check_wanted(session: ScopedSession, tenant_id: uuid.UUID, wanted: Wanted, *, new_bytes: int) -> BaseModelRow:
+    """The base that it is for. Raises InvalidRequest, Rejected, QuotaExceeded."""
+    base = _base_model(session, wanted.base_model)
+    name = _adapter_name(session, wanted.name)
+    is_new = session.scalar(_named(tenant_id, base, name)) is None
+    check_quota(session, tenant_id, is_new=is_new, new_bytes=new_bytes)
+    return base
+
+
+def make_version(
+    resources: Resources,
+    actor: str,
+    tenant_id: uuid.UUID,
+    wanted: Wanted,
+    folder: Path,
+    files: Sequence[ReceivedFile],
+    in_transaction: Callable[[Transaction, UploadAccepted], None] = lambda *_: None,
+) -> UploadAccepted:
+    """Check the files, store them, and make a version that is being validated. `folder` is the caller's, for staging.
+
+    `in_transaction` is called in the transaction that makes the version. Raises InvalidRequest, Rejected,
+    QuotaExceeded, and what `in_transaction` raises.
+    """
     with resources.sessions(scope=tenant_id) as session:
-        base = _base_model(session, upload.fields.get("base_model"))
-        name = _adapter_name(session, upload.fields.get("name", ""))
-    promote = _flag(upload.fields, "promote", default=True)
+        base = check_wanted(session, tenant_id, wanted, new_bytes=1)
     limits = Limits(max_upload_bytes=resources.settings.max_upload_bytes)
     try:
-        validated = _validate(upload, base, limits, base_confirmed=_flag(upload.fields, "confirm_base", default=False))
-        with resources.sessions(scope=tenant_id) as session:  # asked again, for good, when the version is made
-            is_new = session.scalar(_named(tenant_id, base, name)) is None
-            check_quota(session, tenant_id, is_new=is_new, new_bytes=validated.manifest.weights_bytes)
-        while True:  # ends: files that are published are kept for much longer than the next line takes
-            with transaction(resources, tenant_id, caller.username) as work:
-                generation = note_digest(work, validated.manifest.digest)
-            publish(resources.blobs, validated)
-            with transaction(resources, tenant_id, caller.username) as work:
-                if hold_note(work, validated.manifest.digest, generation):
-                    return _new_version(work, tenant_id, base, name, validated, promote=promote)
+        validated = _validate(folder, files, base, limits, base_confirmed=wanted.base_confirmed)
     except AdapterRejected as error:
-        raise _refusal(error) from error
+        raise refusal(error) from error
+    digest = validated.manifest.digest
+    with resources.sessions(scope=tenant_id) as session:  # asked again, for good, when the version is made
+        check_wanted(session, tenant_id, wanted, new_bytes=validated.manifest.weights_bytes)
+    while True:  # ends: files that are published are kept for much longer than the next lines take
+        with transaction(resources, tenant_id, actor) as work:
+            generation = note_digest(work, digest)
+        publish(resources.blobs, validated)
+        with transaction(resources, tenant_id, actor) as work:
+            if hold_note(work, digest, generation):
+                accepted = _new_version(work, tenant_id, base, wanted, validated)
+                in_transaction(work, accepted)
+                return accepted
 
 
 def _base_model(session: Session, name: str | None) -> BaseModelRow:
@@ -79,7 +123,7 @@ def _adapter_name(session: Session, name: str) -> str:
     try:
         return check_adapter_name(name, reserved)
     except AdapterRejected as error:
-        raise _refusal(error) from error
+        raise refusal(error) from error
 
 
 def _flag(fields: dict[str, str], name: str, *, default: bool) -> bool:
@@ -93,18 +137,19 @@ def _flag(fields: dict[str, str], name: str, *, default: bool) -> bool:
     raise InvalidRequest("must be true or false.", param=name)
 
 
-def _validate(upload: Upload, base: BaseModelRow, limits: Limits, *, base_confirmed: bool) -> Validated:
+def _validate(
+    folder: Path, files: Sequence[ReceivedFile], base: BaseModelRow, limits: Limits, *, base_confirmed: bool
+) -> Validated:
     """Raises AdapterRejected."""
-    staging = upload.folder / "staged"
+    staging = folder / "staged"
     staging.mkdir()
-    files = [UploadedFile(file.path, file.filename) for file in upload.files]
     if not files:
         raise PackageRejected("send the adapter's files", param="files", code="missing_file")
-    staged = open_files(files, staging, limits)
+    staged = open_files([UploadedFile(file.path, file.filename) for file in files], staging, limits)
     return validate_package(staged, spec_of(base), limits, accepted_names_of(base), base_confirmed=base_confirmed)
 
 
-def _refusal(error: AdapterRejected) -> Rejected:
+def refusal(error: AdapterRejected) -> Rejected:
     report = rejection_report(error).model_dump()
     return Rejected(error.message, code=error.code, param=error.param, report=report)
 
@@ -129,17 +174,17 @@ def _named(tenant_id: uuid.UUID, base: BaseModelRow, name: str) -> Select[Adapte
 
 
 def _new_version(
-    work: Transaction, tenant_id: uuid.UUID, base: BaseModelRow, name: str, validated: Validated, *, promote: bool
+    work: Transaction, tenant_id: uuid.UUID, base: BaseModelRow, wanted: Wanted, validated: Validated
 ) -> UploadAccepted:
     """Raises QuotaExceeded."""
     # Uploads of one tenant take turns here, so that numbers have no gap, a name is made once and the quota holds.
     work.session.execute(select(Tenant.id).where(Tenant.id == tenant_id).with_for_update(key_share=True))
-    named = _named(tenant_id, base, name).with_for_update(key_share=True)  # not one that is being deleted
+    named = _named(tenant_id, base, wanted.name).with_for_update(key_share=True)  # not one that is being deleted
     adapter = work.session.scalar(named)
     size_bytes = validated.manifest.weights_bytes
     check_quota(work.session, tenant_id, is_new=adapter is None, new_bytes=size_bytes)
     if adapter is None:
-        adapter = Adapter(tenant_id=tenant_id, base_model_id=base.id, name=name)
+        adapter = Adapter(tenant_id=tenant_id, base_model_id=base.id, name=wanted.name)
         work.session.add(adapter)
         work.session.flush()
     newest = scoped(AdapterVersion, tenant_id).where(AdapterVersion.adapter_id == adapter.id)
@@ -151,7 +196,7 @@ def _new_version(
         digest=validated.manifest.digest,
         size_bytes=size_bytes,
         status=VersionStatus.VALIDATING,
-        promote_when_ready=promote,
+        promote_when_ready=wanted.promote,
         report=first_report(validated.manifest).model_dump(),
     )
     work.session.add(version)
@@ -162,7 +207,7 @@ def _new_version(
         version.id,
         tenant_id=tenant_id,
         adapter_id=str(adapter.id),
-        name=name,
+        name=wanted.name,
         number=version.number,
         digest=version.digest,
     )

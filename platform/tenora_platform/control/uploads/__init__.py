@@ -1,0 +1,1 @@
+"""Uploads of adapters that come in chunks and outlive a connection."""
