@@ -147,7 +147,7 @@ def test_deleted_while_its_requests_wait_or_run(
     """ADP-17: they end as if nothing had happened; once it has left memory, a new one fails, and others do not."""
     store, digest = victim
     alone = make_engine(store=store).ask(prompt(60), [digest], max_tokens=40).text
-    room = {"max_sequences": 1} if point == "queued" else {"adapter_slots": 1, "host_adapters": 1}
+    room = {"max_sequences": 1} if point == "queued" else {"max_sequences": 4, "adapter_slots": 1, "host_adapters": 1}
     engine = make_engine(store=store, max_batch_tokens=24, **room)
     if point == "queued":
         engine.submit(prompt(20), max_tokens=60, ignore_eos=True)
