@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tenora_adapters.base import BaseModel, read_base_model
 from tenora_platform.bench.targets import Targets, TargetTenant
-from tenora_platform.cli.adapters import push_adapter
+from tenora_platform.cli.adapters import upload_adapter
 from tenora_platform.cli.client import ControlClient
 from tenora_platform.settings import Settings
 from tenora_platform.stack.home import Home
@@ -60,7 +60,7 @@ class Platform:
                 key = control.post(f"/tenants/{row['id']}/keys", json={"name": "bench"})
                 mine = adapters[number :: len(tenants)]
                 models = [
-                    push_adapter(control, path, row["id"], path.name, confirm_base=True)["model"] for path in mine
+                    upload_adapter(control, path, row["id"], path.name, confirm_base=True)["model"] for path in mine
                 ]
                 made.append(TargetTenant(name, models or [BASE], key["key"]))
         return Targets(self.api, made, BASE)

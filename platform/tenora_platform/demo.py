@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from openai import OpenAI
 
-from tenora_platform.cli.adapters import push_adapter
+from tenora_platform.cli.adapters import upload_adapter
 from tenora_platform.cli.client import ControlClient
 
 QUESTION: Final = "What is the best way to learn to cook?"
@@ -80,7 +80,7 @@ def set_up_tenant(control: ControlClient, tenant: DemoTenant, adapters: Path) ->
     model = (
         have[tenant.adapter]["model"]
         if tenant.adapter in have
-        else push_adapter(control, adapters / tenant.adapter, row["id"], tenant.adapter)["model"]
+        else upload_adapter(control, adapters / tenant.adapter, row["id"], tenant.adapter)["model"]
     )
     key = control.post(f"{path}/keys", json={"name": f"demo {datetime.now(UTC):%Y-%m-%d %H:%M:%S}"})
     return TenantAccess(name=tenant.name, id=row["id"], api_key=key["key"], models=[model])

@@ -57,7 +57,9 @@ def pirate(platform: RunningPlatform, examples: Path) -> tuple[Tenant, str]:
     """A tenant with the pirate adapter, and its model name."""
     tenant = platform.new_tenant()
     version = json.loads(
-        platform.tenora("adapter", "push", str(examples / "pirate"), "-t", tenant.name, "-n", "pirate", "--json").stdout
+        platform.tenora(
+            "adapter", "upload", str(examples / "pirate"), "-t", tenant.name, "-n", "pirate", "--json"
+        ).stdout
     )
     return tenant, version["model"]
 

@@ -52,7 +52,7 @@ def test_wrong_input_is_one_message_and_status_1(platform: RunningPlatform, argu
 
 def test_pushing_an_adapter_twice_makes_two_versions(platform: RunningPlatform, tenant: Tenant, examples: Path) -> None:
     def push(folder: str) -> dict[str, object]:
-        command = ("adapter", "push", str(examples / folder), "-t", tenant.name, "-n", "style", "--json")
+        command = ("adapter", "upload", str(examples / folder), "-t", tenant.name, "-n", "style", "--json")
         return dict(json.loads(platform.tenora(*command).stdout))
 
     first, second = push("pirate"), push("json")
@@ -70,14 +70,16 @@ def test_a_refused_adapter_says_what_to_mend(
     config = tmp_path / "broken" / "adapter_config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "r": 4}))
     result = platform.tenora(
-        "adapter", "push", str(tmp_path / "broken"), "-t", tenant.name, "-n", "broken", check=False
+        "adapter", "upload", str(tmp_path / "broken"), "-t", tenant.name, "-n", "broken", check=False
     )
     assert result.returncode == 1
     assert "lora_A" in result.stderr
     assert "Traceback" not in result.stderr
 
     (tmp_path / "empty").mkdir()
-    result = platform.tenora("adapter", "push", str(tmp_path / "empty"), "-t", tenant.name, "-n", "empty", check=False)
+    result = platform.tenora(
+        "adapter", "upload", str(tmp_path / "empty"), "-t", tenant.name, "-n", "empty", check=False
+    )
     assert result.returncode == 1
     assert "adapter_config.json" in result.stderr
 

@@ -42,7 +42,7 @@ def chat(platform: RunningPlatform, tenant: Tenant, models: list[str], seed: int
 def test_mixed_traffic_leaves_exact_books_and_no_growth(platform: RunningPlatform, examples: Path) -> None:
     tenant = platform.new_tenant()
     for name in ("pirate", "json"):
-        platform.tenora("adapter", "push", str(examples / name), "-t", tenant.name, "-n", name)
+        platform.tenora("adapter", "upload", str(examples / name), "-t", tenant.name, "-n", name)
     models = ["smollm2-135m", "smollm2-135m:pirate", "smollm2-135m:json"]
     status = platform.status()
     end = time.monotonic() + MINUTES * 60

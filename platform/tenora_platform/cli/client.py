@@ -19,6 +19,26 @@ from tenora_platform.settings import settings
 _HEADERS: Final = {"X-Tenora-Request": "1"}
 
 
+class ApiError(CommandError):
+    """The control API refused. `error` is what it answered: code, message, param, and of an upload its report."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        super().__init__(_message(response))
+        self.status = response.status_code
+        try:
+            self.error: dict[str, Any] = dict(response.json()["error"])
+        except (ValueError, KeyError, TypeError):
+            self.error = {}
+
+    @property
+    def code(self) -> str:
+        return str(self.error.get("code"))
+
+
+class Unreachable(CommandError):
+    """The connection could not be made, or was cut."""
+
+
 class ControlClient:
     """Use as a context manager; it signs in when entered and out when left."""
 
@@ -44,6 +64,9 @@ class ControlClient:
 
     def put(self, path: str, **options: Any) -> Any:
         return self._call("PUT", path, **options).json()
+
+    def request(self, method: str, path: str, **options: Any) -> Any:
+        return self._call(method, path, **options).json()
 
     def delete(self, path: str) -> None:
         self._call("DELETE", path)
@@ -75,9 +98,9 @@ class ControlClient:
         try:
             response = self._http.request(method, path, **options)
         except httpx.HTTPError as error:
-            raise CommandError(f"{self.url} cannot be reached ({error}); is the platform up? tenora status") from error
+            raise Unreachable(f"{self.url} cannot be reached ({error}); is the platform up? tenora status") from error
         if response.is_error:
-            raise CommandError(_message(response))
+            raise ApiError(response)
         return response
 
 
