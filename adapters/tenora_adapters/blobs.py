@@ -1,4 +1,4 @@
-"""Where adapters and exports are kept: a port with one implementation today, a folder.
+"""Where adapters and exports are kept: a port, a folder behind it, and in `s3_store` a bucket.
 
     BlobError
     +-- BlobNotFound      the key does not exist
@@ -49,6 +49,13 @@ class BlobStore(Protocol):
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 
 
+def checked_key(key: str) -> str:
+    """Raises BlobError."""
+    if not _KEY.fullmatch(key):
+        raise BlobError(f"not a blob key: {key!r}")
+    return key
+
+
 class FolderStore:
     """Blobs as files below `root`. A blob appears whole (temporary file, fsync, rename) or not at all."""
 
@@ -90,9 +97,7 @@ class FolderStore:
             path.parent.rmdir()
 
     def _path(self, key: str) -> Path:
-        if not _KEY.fullmatch(key):
-            raise BlobError(f"not a blob key: {key!r}")
-        return self.root / key
+        return self.root / checked_key(key)
 
 
 @contextmanager
@@ -113,10 +118,19 @@ def _new_file(folder: Path) -> tempfile._TemporaryFileWrapper[bytes]:
 
 
 def open_store(url: str) -> BlobStore:
-    """The store behind `url`: `file:///folder` or a plain absolute path. Raises BlobError for any other."""
+    """The store behind `url`: `file:///folder`, a plain absolute path, or `s3://bucket/prefix` (see `s3_store`).
+
+    Raises BlobError for any other, and where what it needs is not installed.
+    """
     parts = urlsplit(url)
     if parts.scheme == "file" and not parts.netloc:
         return FolderStore(Path(unquote(parts.path)))
     if not parts.scheme and url.startswith("/"):
         return FolderStore(Path(url))
+    if parts.scheme == "s3":
+        try:
+            from tenora_adapters.s3_store import S3Store
+        except ModuleNotFoundError as error:
+            raise BlobError(f"{error.name} is not installed: pip install 'tenora[s3]'") from error
+        return S3Store(parts)
     raise BlobError(f"unsupported blob store: {parts.scheme or url!r}")

@@ -21,7 +21,7 @@ class Settings(BaseSettings):
 
     database_url: str = ""  # postgresql+psycopg://user:password@host:port/database
     redis_url: str = ""  # redis://:password@host:port/0
-    blob_url: str = ""  # file:///folder
+    blob_url: str = ""  # file:///folder, or s3://bucket/prefix (tenora_adapters/s3_store.py)
     engines: str = ""  # ZeroMQ addresses of the engines, separated by commas
     model: Path | None = None  # folder of the base model (Hugging Face layout)
     model_name: str = "smollm2-135m"  # the id tenants ask for

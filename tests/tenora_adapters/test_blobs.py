@@ -1,0 +1,127 @@
+"""What the port promises, by the folder and by a server that speaks S3."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from tenora_adapters.blobs import BlobError, BlobNotFound, BlobStore, BlobUnavailable, open_store
+
+LARGE = 9 * 2**20  # more than S3 takes in one part by default
+
+
+@pytest.fixture(scope="module")
+def s3_url() -> Iterator[str]:
+    """Of a bucket in a server in this process, behind a real socket."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "x")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+        boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="blobs")
+        yield f"s3://blobs/{{prefix}}?endpoint={endpoint}&region=us-east-1"
+    server.stop()
+
+
+@pytest.fixture(params=["folder", "s3", "s3 without prefix"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, s3_url: str) -> BlobStore:
+    if request.param == "folder":
+        return open_store(f"file://{tmp_path}/blobs")
+    return open_store(s3_url.format(prefix=f"some/{secrets.token_hex(4)}" if request.param == "s3" else ""))
+
+
+def test_put_replace_and_delete(store: BlobStore) -> None:
+    for data in (b"first", b"", b"x" * LARGE):
+        source = io.BytesIO(data)
+        assert store.put("adapters/d/file.json", source) == len(data)
+        assert not source.closed
+        with store.open("adapters/d/file.json") as file:
+            assert file.read() == data
+            file.seek(max(len(data) - 3, 0))
+            assert file.read() == data[-3:]
+    store.delete("adapters/d/file.json")
+    store.delete("adapters/d/file.json")
+    with pytest.raises(BlobNotFound):
+        store.open("adapters/d/file.json")
+
+
+def test_keys_of_a_folder(store: BlobStore) -> None:
+    assert store.keys("uploads/1") == []
+    for key in ("uploads/1/2", "uploads/1/1", "uploads/10/1", "uploads/1/a/b", "other/1"):
+        store.put(key, io.BytesIO(b"x"))
+    assert store.keys("uploads/1") == ["uploads/1/1", "uploads/1/2", "uploads/1/a/b"]
+    for key in store.keys("uploads"):
+        store.delete(key)
+    assert store.keys("uploads") == []
+    store.delete("other/1")
+
+
+def test_nothing_of_a_put_that_failed(store: BlobStore) -> None:
+    """Neither half of it, nor of what was there before."""
+
+    class Cut(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() > LARGE - 2**20:
+                raise ConnectionResetError("cut")
+            return super().read(2**20)  # whatever was asked for
+
+    store.put("a/b", io.BytesIO(b"before"))
+    with pytest.raises((ConnectionResetError, BlobUnavailable)):
+        store.put("a/b", Cut(bytes(LARGE)))
+    with store.open("a/b") as file:
+        assert file.read() == b"before"
+    assert store.keys("a") == ["a/b"]
+    store.delete("a/b")
+
+
+@pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "../a", "a/../b", "a/.b", "a\\b", "a b", "a\0", "é"])
+def test_keys_that_are_none(store: BlobStore, key: str) -> None:
+    for call in (store.open, store.keys, store.delete, lambda key: store.put(key, io.BytesIO())):
+        with pytest.raises(BlobError, match="not a blob key"):
+            call(key)
+
+
+def test_a_store_that_is_away(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tenora_adapters import s3_store
+
+    monkeypatch.setattr(s3_store, "_CONFIG", s3_store.Config(retries={"total_max_attempts": 1}, connect_timeout=1))
+    away = open_store("s3://blobs?endpoint=http://127.0.0.1:1&region=x")
+    missing = open_store(s3_url.replace("blobs/", "no-such-bucket/").format(prefix="p"))
+    for store in (away, missing):
+        with pytest.raises(BlobUnavailable):
+            store.put("a", io.BytesIO(b"x"))
+        with pytest.raises(BlobUnavailable):
+            store.keys("a")
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("s3:///prefix", "bucket"),
+        ("s3://key:secret@bucket", "credentials"),
+        ("s3://bucket/../x", "not a blob key"),
+        ("s3://bucket?colour=red", "colour"),
+        ("gs://bucket", "unsupported"),
+        ("relative/folder", "unsupported"),
+    ],
+)
+def test_urls_that_are_none(url: str, says: str) -> None:
+    with pytest.raises(BlobError, match=says) as raised:
+        open_store(url)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_node_without_the_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    monkeypatch.delitem(sys.modules, "tenora_adapters.s3_store", raising=False)
+    with pytest.raises(BlobError, match=r"pip install 'tenora\[s3\]'"):
+        open_store("s3://bucket")
