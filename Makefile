@@ -9,7 +9,7 @@ UI := platform/tenora_platform/webui/index.html
 UI_SOURCES := $(shell find webui -type f -not -path '*/node_modules/*' -not -name '*.tsbuildinfo' 2>/dev/null)
 NPM := PATH="$(abspath $(VENV))/node:$$PATH" npm --prefix webui --no-fund --no-audit
 
-.PHONY: help demo up down test test-long soak lint format bench bench-peers gpu-check webui setup setup-dev chromium lock clean
+.PHONY: help demo up down test test-long soak lint format bench bench-peers gpu-check kernel-report webui setup setup-dev chromium lock clean
 help:
 	@echo "make demo       set up, start the platform, serve two tenants' adapters, leave it running"
 	@echo "make down       stop it"
@@ -17,7 +17,7 @@ help:
 	@echo "make test       set up and run every part's tests (make test-long: the slow proofs; make soak: hours)"
 	@echo "make lint       ruff, mypy, import rules, the web UI's linters"
 	@echo "make bench      what engine and platform do on this machine (make bench-peers: beside vLLM and llama.cpp)"
-	@echo "make gpu-check  the engine's numerics on this machine's accelerator, or its CPU"
+	@echo "make gpu-check  the GPU's kernels: right, how fast, and a model with many adapters"
 
 demo: setup webui
 	$(TENORA) demo
@@ -57,6 +57,9 @@ bench-peers: setup
 
 gpu-check: setup
 	$(BIN)/python bench/gpu_check.py
+
+kernel-report: setup-dev
+	$(BIN)/python bench/kernel_report.py
 
 # --- set-up: each step leaves a stamp and is skipped while nothing it depends on has changed ---
 

@@ -1,168 +1,131 @@
-"""Correctness of every operation of the engine's kernel seam on this machine's accelerator, or on its CPU.
+"""Every kernel on this machine's GPU: right to float64, how fast, and what that makes of a model with many adapters.
 
     make gpu-check
+    python bench/gpu_check.py --only checks
 
-Each operation runs on the device in fp32 and bf16 and is compared with the same operation in float64 on the CPU. Needs
-torch, safetensors and numpy only. Exit status 1 when one is wrong; the table is what belongs into `bench/results/`.
+Needs torch, triton, safetensors and numpy; made to end within six minutes on one Hopper GPU. Prints tables, and writes
+the same as JSON. Exit status 1 when a kernel is wrong, or a figure misses its target. Without a GPU the kernels run in
+Triton's interpreter, on tiny sizes: that shows that this script works, and its times mean nothing.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import platform
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(REPOSITORY / "bench"), str(REPOSITORY / "engine")]
 
-from tenora_engine.kernels import Kernels, kernels_for
-from tenora_engine.kernels.attention import AttentionBatch, Span
-from tenora_engine.kernels.heads import HeadNorms
-from tenora_engine.kernels.kv import allocate_kv, store_kv
-from tenora_engine.kernels.lora import LoraPair, LoraShape, Segment
-from tenora_engine.model.spec import Activation
+import torch  # noqa: E402
 
-HQ, HKV, D, HIDDEN, BLOCK = 8, 2, 64, 512, 16
-QKV = LoraShape(HIDDEN, (HQ * D, HKV * D, HKV * D))
-RANKS = ((1, 1, 1), (8, 8, 8), (0, 0, 0), (0, 33, 0), (64, 16, 128))  # by slot, of q, k and v
-# Relative to the largest magnitude of the result: a few units in the last place, accumulated.
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-Make = Callable[..., Tensor]  # random values of a shape, in the dtype and on the device under test
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
+import triton  # noqa: E402
+from gpu import checks, clock, llama, timings  # noqa: E402
+
+PARTS = ("checks", "timings", "model")
 
 
 @dataclass(frozen=True)
-class Result:
-    operation: str
-    dtype: torch.dtype
-    error: float
+class Target:
+    what: str
+    figure: float
+    at_least: float
 
     @property
-    def ok(self) -> bool:
-        return self.error <= TOLERANCE[self.dtype]
+    def met(self) -> bool:
+        return self.figure >= self.at_least
 
 
-def norm(k: Kernels, make: Make) -> Tensor:
-    x, residual, weight = make(37, HIDDEN), make(37, HIDDEN), wide(make(HIDDEN))
-    normed = k.add_rms_norm(x, residual, weight, 1e-5)
-    return torch.cat([normed.out, normed.residual])
+def targets(timed: Sequence[timings.Timing], rates: Sequence[llama.Rate]) -> Iterator[Target]:
+    """What is to be met on an H200, or explained."""
+    by_work = {(rate.what, rate.num_adapters): rate.tokens_per_s for rate in rates if rate.graphs}
+    if base := by_work.get(("base", 0)):
+        for what, count, share in (("rank 16", 32, 0.95), ("ranks 8 to 64", 64, 0.90)):
+            if (what, count) in by_work:
+                yield Target(f"{count} adapters, {what}: of the base's rate", by_work[what, count] / base, share)
+    decoding = {timing.work: timing for timing in timed if timing.kernel == "decode attention"}
+    plain = [timing for work, timing in decoding.items() if work.endswith("bfloat16")]
+    if plain:
+        yield Target("decode attention: of the copy bandwidth, the least of all", min(t.share for t in plain), 0.80)
+    for work, timing in decoding.items():
+        if "x 32768 tokens, float8" in work:
+            of_bf16 = decoding[work.rsplit(",", 1)[0] + ", bfloat16"]
+            yield Target(
+                "fp8 at 32k: of twice its speed in bf16", of_bf16.microseconds / 2 / timing.microseconds, 1 / 1.1
+            )
 
 
-def wide(values: Tensor) -> Tensor:
-    """In fp32 at least."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
+def machine(device: torch.device) -> dict[str, Any]:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "CPU"
+    return {
+        "device": name,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "interpreted": device.type == "cpu",
+    }
 
 
-def heads(k: Kernels, make: Make, norms: bool) -> Tensor:
-    """Queries, keys and values, and what of them lies in the cache."""
-    placed, angles = make(37, HQ + 2 * HKV, D), wide(make(37, D // 2))
-    (cache,) = allocate_kv(1, 16, BLOCK, HKV, D, placed.dtype, placed.device)
-    places = torch.randperm(16 * BLOCK, generator=torch.Generator().manual_seed(1))[:37].to(placed.device)
-    cos_sin = torch.cat([angles.cos(), angles.sin()], dim=-1)
-    head_norms = HeadNorms(wide(make(D)), wide(make(D)), 1e-5) if norms else None
-    k.place_heads(placed, cos_sin, head_norms, cache, places, HQ)
-    return torch.cat([part.flatten() for part in (placed, cache.keys, cache.values)])
+def formats(device: torch.device) -> tuple[list[torch.dtype], list[torch.dtype]]:
+    """Those of the model and of quantised caches. The interpreter multiplies bf16 as integers, and cuts fp8 off."""
+    if device.type != "cuda":
+        return [torch.float32], [torch.int8]
+    has_fp8 = not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 9)
+    return [torch.float32, torch.bfloat16], [torch.int8, *([torch.float8_e4m3fn] if has_fp8 else [])]
 
 
-def heads_plain(k: Kernels, make: Make) -> Tensor:
-    return heads(k, make, norms=False)
-
-
-def heads_normed(k: Kernels, make: Make) -> Tensor:
-    return heads(k, make, norms=True)
-
-
-def silu(k: Kernels, make: Make) -> Tensor:
-    return k.gated(make(37, 2 * HIDDEN), Activation.SILU)
-
-
-def gelu(k: Kernels, make: Make) -> Tensor:
-    return k.gated(make(37, 2 * HIDDEN), Activation.GELU_TANH)
-
-
-def lora(k: Kernels, make: Make, num_rows: int) -> Tensor:
-    """On a q/k/v layer: ranks mixed, a slot without this layer, rows without an adapter, two adapters over one segment,
-    one token each, one long segment."""
-    y, x = make(num_rows, sum(QKV.slices)), make(num_rows, HIDDEN)
-    slots = k.make_lora_slots(QKV, len(RANKS), x.dtype, x.device)
-    for slot, ranks in enumerate(RANKS):
-        if any(ranks):
-            blocks = [make(rank, size) for rank, size in zip(ranks, QKV.slices, strict=True)]
-            slots.put(slot, LoraPair(make(HIDDEN, sum(ranks)), torch.block_diag(*blocks), ranks))
-    each = [Segment(row, row + 1, row % len(RANKS), 1.0) for row in range(7, 19)]
-    segments = [Segment(0, 6, 0, 0.5), *each, Segment(19, num_rows, 4, 2.0), Segment(19, num_rows, 1, -1.0)]
-    k.prepare_lora(segments, x.device)(y, x, slots)
-    return y
-
-
-def lora_of_few(k: Kernels, make: Make) -> Tensor:
-    return lora(k, make, 37)
-
-
-def lora_of_many(k: Kernels, make: Make) -> Tensor:
-    return lora(k, make, 700)
-
-
-def attention(k: Kernels, make: Make, window: int | None) -> Tensor:
-    """Two decodes and two chunks, lengths around multiples of a block, written and read through block tables."""
-    contexts, lengths, blocks = (17, 33, 16, 50), (1, 1, 16, 20), ((3, 9), (1, 12, 5), (7,), (2, 4, 6, 8))
-    keys, values, queries = make(100, HKV, D), make(100, HKV, D), make(sum(lengths), HQ, D)
-    (cache,) = allocate_kv(1, 16, BLOCK, HKV, D, keys.dtype, keys.device)
-    spans, row, token = [], 0, 0
-    for context, length, table in zip(contexts, lengths, blocks, strict=True):
-        rows = torch.arange(context) % 100
-        places = torch.tensor([table[p // BLOCK] * BLOCK + p % BLOCK for p in range(context)])
-        picked = ((rows + token) % 100).to(keys.device)
-        store_kv(cache, keys[picked], values[picked], places.to(keys.device))
-        spans.append(Span(row, row + length, context, table))
-        row, token = row + length, token + context
-    attend = k.prepare_attention(AttentionBatch(spans, BLOCK), keys.device, keys.dtype)
-    return attend(queries, cache, D**-0.5, window)
-
-
-def attention_full(k: Kernels, make: Make) -> Tensor:
-    return attention(k, make, None)
-
-
-def attention_windowed(k: Kernels, make: Make) -> Tensor:
-    return attention(k, make, 19)
-
-
-OPERATIONS: dict[str, Callable[[Kernels, Make], Tensor]] = {
-    "add_rms_norm": norm,
-    "place_heads": heads_plain,
-    "place_heads, QK-norm": heads_normed,
-    "gated, SiLU": silu,
-    "gated, GELU": gelu,
-    "lora, few rows": lora_of_few,
-    "lora, many rows": lora_of_many,
-    "attention": attention_full,
-    "attention, window": attention_windowed,
-}
-
-
-def check(name: str, dtype: torch.dtype, device: torch.device) -> Result:
-    def maker(as_dtype: torch.dtype, on: torch.device) -> Make:
-        generator = torch.Generator().manual_seed(7)
-        # Rounded to the tested dtype first, so that both sides start from the same numbers.
-        return lambda *shape: torch.randn(*shape, generator=generator).to(dtype).to(on, as_dtype)
-
-    operation = OPERATIONS[name]
-    cpu = torch.device("cpu")
-    want = operation(kernels_for(cpu), maker(torch.float64, cpu))
-    got = operation(kernels_for(device), maker(dtype, device)).to(cpu, torch.float64)
-    error = ((got - want).abs().max() / want.abs().max()).item()
-    return Result(name, dtype, error if torch.isfinite(got).all() else float("inf"))
+def run(parts: Sequence[str], device: torch.device, tell: Callable[[str], None]) -> dict[str, Any]:
+    dtypes, kv_dtypes = formats(device)
+    report: dict[str, Any] = {"machine": machine(device)}
+    checked: list[checks.Check] = []
+    timed: list[timings.Timing] = []
+    rates: list[llama.Rate] = []
+    if "checks" in parts:
+        tell("\nCorrectness, of the largest magnitude\n")
+        checked += checks.run_checks(device, dtypes, kv_dtypes, tell)
+    if "timings" in parts:
+        bandwidth = clock.copy_bandwidth(device, 1 << (30 if device.type == "cuda" else 20))
+        report["copy_gigabytes_per_s"] = bandwidth / 1e9
+        tell(f"\nTimes, and shares of what a copy moves: {bandwidth / 1e9:.0f} GB/s\n")
+        shape = timings.LLAMA_8B if device.type == "cuda" else timings.TINY
+        timed += timings.run_timings(timings.Clock(device, dtypes[-1], bandwidth, tell), shape, kv_dtypes)
+    if "model" in parts:
+        size = llama.size_for(device)
+        tell(f"\nA Llama of {size.spec.num_layers} layers, {size.batch} sequences of {size.context} tokens\n")
+        model = llama.Model(size, device, dtypes[-1])
+        rates += llama.run_model(model, tell)
+        checked += llama.check_graphs(model)
+        for check in checked[-2:]:
+            tell(f"{'ok   ' if check.ok else 'WRONG'} {check.operation:28} {check.dtype:9} error {check.error:.1e}")
+    report |= {"checks": [{**asdict(c), "ok": c.ok} for c in checked]}
+    report |= {"timings": [asdict(t) for t in timed], "model": [asdict(r) for r in rates]}
+    found = list(targets(timed, rates)) if device.type == "cuda" else []
+    for target in found:
+        met = "met   " if target.met else "MISSED"
+        tell(f"{met} {target.what:60} {target.figure:.3f}, at least {target.at_least:.3f}")
+    return report | {"targets": [{**asdict(t), "met": t.met} for t in found]}
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=PARTS, action="append", help="one part alone; may be given again")
+    parser.add_argument("--json", type=Path, default=REPOSITORY / "build/gpu-check.json", help="where the figures go")
+    options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    where = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    print(f"torch {torch.__version__} on {where}")
-    results = [check(name, dtype, device) for name in OPERATIONS for dtype in TOLERANCE]
-    for result in results:
-        name = str(result.dtype).removeprefix("torch.")
-        print(f"{'ok   ' if result.ok else 'WRONG'} {result.operation:20} {name:9} max error {result.error:.1e}")
-    return 0 if all(result.ok for result in results) else 1
+    print(" ".join(f"{name} {value}" for name, value in machine(device).items()))
+    with torch.inference_mode():
+        report = run(options.only or PARTS, device, lambda line: print(line, flush=True))
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(report, indent=1) + "\n")
+    print(f"\nwritten to {options.json}")
+    return 0 if all(check["ok"] for check in report["checks"]) and all(t["met"] for t in report["targets"]) else 1
 
 
 if __name__ == "__main__":

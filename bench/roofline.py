@@ -284,11 +284,19 @@ def gated(rows: int, size: int = INNER, dtype: torch.dtype = BF16) -> tuple[Leas
     return Least(0, moved), Work(programs, programs, 0, moved)
 
 
-def place_heads(rows: int, kv_dtype: torch.dtype = BF16, dtype: torch.dtype = BF16) -> tuple[Least, Work]:
+def place_heads(
+    rows: int,
+    kv_dtype: torch.dtype = BF16,
+    dtype: torch.dtype = BF16,
+    num_heads: int = HEADS,
+    num_kv_heads: int = KV_HEADS,
+    head_dim: int = HEAD_DIM,
+) -> tuple[Least, Work]:
     """Queries turn in place; of keys and values, what is read here is written to the cache. Angles are fp32."""
-    programs_of_row = -(-(HEADS + 2 * KV_HEADS) // HEADS_BLOCK)
-    heads = (2 * HEADS + 2 * KV_HEADS) * HEAD_DIM * dtype.itemsize + kv_token_bytes(KV_HEADS, HEAD_DIM, kv_dtype)
-    programs, angles = rows * programs_of_row, 4 * HEAD_DIM
+    programs = rows * -(-(num_heads + 2 * num_kv_heads) // HEADS_BLOCK)
+    heads = (2 * num_heads + 2 * num_kv_heads) * head_dim * dtype.itemsize
+    heads += kv_token_bytes(num_kv_heads, head_dim, kv_dtype)
+    angles = 4 * head_dim
     return Least(0, rows * (heads + angles)), Work(programs, programs, 0, rows * heads + programs * angles)
 
 

@@ -1,5 +1,5 @@
 # The engine on NVIDIA GPUs: torch brings its own CUDA libraries, the host brings the driver.
-# Until the GPU kernels are in, the engine computes on the CPU here too.
+# That torch also brings the triton whose kernels the engine runs there (docs/kernels.md).
 FROM python:3.12-slim AS wheel
 WORKDIR /src
 COPY . .

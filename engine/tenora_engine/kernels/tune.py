@@ -32,7 +32,6 @@ Launch: TypeAlias = Mapping[str, int]
 # Of calls of a function, on the device: microseconds each.
 Timer: TypeAlias = Callable[[Callable[[], object]], float]
 
-_NUM_ADAPTERS: Final = 8
 _ALWAYS: Final = {"fused_bytes": 1 << 62}
 _NEVER: Final = {"fused_bytes": 0}
 
@@ -43,6 +42,7 @@ class Sizes:
 
     decode_rows: int = 64
     prefill_rows: int = 2048
+    num_adapters: int = 8  # with equal parts of the rows
     context: int = 4096  # of each sequence that decodes
     block_size: int = 16  # of the cache
 
@@ -140,7 +140,7 @@ def _lora(spec: ModelSpec, dtype: torch.dtype, device: torch.device, sizes: Size
     decoding: list[Callable[[], None]] = []
     for rank in (16, 32, 64, 128):
         for height, rows in ((DECODE_HEIGHT, sizes.decode_rows), (PREFILL_HEIGHT, sizes.prefill_rows)):
-            run = _lora_run(layers, rank, rows, dtype, device)
+            run = _lora_run(layers, rank, rows, sizes.num_adapters, dtype, device)
             if rank <= RANK_BLOCK[dtype]:
                 shape = {"height": height, "rank": rank}
                 few = height == DECODE_HEIGHT
@@ -163,15 +163,14 @@ def _lora(spec: ModelSpec, dtype: torch.dtype, device: torch.device, sizes: Size
 
 
 def _lora_run(
-    layers: Sequence[LoraShape], rank: int, num_rows: int, dtype: torch.dtype, device: torch.device
+    layers: Sequence[LoraShape], rank: int, num_rows: int, num_adapters: int, dtype: torch.dtype, device: torch.device
 ) -> Callable[[], None]:
-    each = -(-num_rows // _NUM_ADAPTERS)
-    segments = [Segment(at * each, min((at + 1) * each, num_rows), at, 1.0) for at in range(_NUM_ADAPTERS)]
-    add_lora = PreparedLora([segment for segment in segments if segment.begin < segment.end], device)
+    bounds = [num_rows * slot // num_adapters for slot in range(num_adapters + 1)]
+    add_lora = PreparedLora([Segment(*bounds[at : at + 2], at, 1.0) for at in range(num_adapters)], device)
     work = []
     for shape in layers:
-        slots = TableSlots(shape, _NUM_ADAPTERS, dtype, device)
-        for slot in range(_NUM_ADAPTERS):
+        slots = TableSlots(shape, num_adapters, dtype, device)
+        for slot in range(num_adapters):
             a, b = torch.randn(shape.in_features, rank), torch.randn(rank, shape.out_features)
             slots.put(slot, LoraPair(a.to(dtype), b.to(dtype), (rank,)))
         x = torch.randn(num_rows, shape.in_features, device=device).to(dtype)

@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from tenora_engine.sampler.philox import exponential_of_tokens, exponential_of_vocabulary
+from tenora_engine.kernels.philox import exponential_of_tokens, exponential_of_vocabulary
 from tenora_engine.sampler.rows import Row
 
 # Noise made at once, in tokens: bounds the memory of a large batch over a large vocabulary.
@@ -31,7 +31,14 @@ def noise_keys(rows: Sequence[Row], device: torch.device) -> Tensor:
 
 
 def race(weights: Tensor, keys: Tensor) -> Tensor:
-    """Winners over the whole vocabulary. weights: fp32 [rows, vocab], >= 0, one above 0 -> int64 [rows]."""
+    """Winners over the whole vocabulary. weights: fp32 [rows, vocab], >= 0, one above 0 -> int64 [rows].
+
+    On a GPU one kernel makes noise and scores on the way, and keeps neither.
+    """
+    if weights.is_cuda:
+        from tenora_engine.kernels.race import race as race_on_gpu  # imports triton
+
+        return race_on_gpu(weights, keys)
     vocab_size = weights.shape[1]
     at_once = max(1, _TOKENS_AT_ONCE // vocab_size)
     winners = [

@@ -199,6 +199,15 @@ def test_a_slot_gets_other_content():
     case.check()
 
 
+def test_an_adapter_takes_the_memory_of_its_own_rank():
+    """Whatever lies beside it (ADR 8): A of all slices, and of B the blocks on its diagonal."""
+    ranks: Ranks = [(8, 8, 8), (0, 33, 0), (128, 16, 64)]
+    slots = Case(QKV, ranks, [Segment(0, 1, 0, 1.0)], 1, torch.bfloat16).slots
+    for placed, own in zip(slots._placed, ranks, strict=True):
+        numbers = sum(rank * (QKV.in_features + size) for rank, size in zip(own, QKV.slices, strict=True))
+        assert sum(tensor.untyped_storage().nbytes() for tensor in placed) == 2 * numbers
+
+
 @pytest.mark.parametrize("num_splits", [1, 2, 4, 8])
 def test_shrink_in_parts(num_splits: int):
     """The sum over in_features in as many parts as its length allows: they add up to the product."""

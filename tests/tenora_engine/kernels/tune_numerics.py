@@ -19,17 +19,17 @@ from tenora_engine.model.spec import LayerSpec, ModelSpec
 CPU, FP32 = torch.device("cpu"), torch.float32
 SPEC = ModelSpec(
     vocab_size=60,
-    hidden_size=48,
-    intermediate_size=40,
+    hidden_size=16,
+    intermediate_size=16,
     layers=(LayerSpec(None),),
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=32,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=16,
     context_length=64,
     rms_norm_eps=1e-5,
     attention_scale=0.2,
 )
-SIZES = Sizes(decode_rows=9, prefill_rows=17, context=20)
+SIZES = Sizes(decode_rows=2, prefill_rows=40, num_adapters=1, context=20)
 
 
 def quiet(line: str) -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tenora_engine.sampler.philox import exponential_of_tokens, exponential_of_vocabulary, philox4x32
+from tenora_engine.kernels.philox import exponential_of_tokens, exponential_of_vocabulary, philox4x32
 
 ONES = 0xFFFFFFFF
 # kat_vectors of the Random123 library, philox4x32 with 10 rounds: counter, key, output.
