@@ -146,6 +146,24 @@ export interface paths {
         patch: operations["changeTenant"];
         trace?: never;
     };
+    "/api/v1/tenants/{tenant_id}/adapter-quota": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get Adapter Quota */
+        get: operations["getAdapterQuota"];
+        /** Set Adapter Quota */
+        put: operations["setAdapterQuota"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/tenants/{tenant_id}/adapters": {
         parameters: {
             query?: never;
@@ -400,6 +418,69 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/tenants/{tenant_id}/uploads": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Uploads
+         * @description Those that are unfinished, and for an hour those that have ended.
+         */
+        get: operations["listUploads"];
+        put?: never;
+        /** Create Upload */
+        post: operations["createUpload"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/tenants/{tenant_id}/uploads/{upload_id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get Upload */
+        get: operations["getUpload"];
+        put?: never;
+        post?: never;
+        /** Cancel Upload */
+        delete: operations["cancelUpload"];
+        options?: never;
+        head?: never;
+        /**
+         * Send Upload Chunk
+         * @description The next bytes. Of a chunk that is cut off, what has arrived is kept.
+         */
+        patch: operations["sendUploadChunk"];
+        trace?: never;
+    };
+    "/api/v1/tenants/{tenant_id}/uploads/{upload_id}/finish": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Finish
+         * @description Check what was sent and make a version of it. Asked again, it gives the same answer.
+         */
+        post: operations["finishUpload"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/tenants/{tenant_id}/usage": {
         parameters: {
             query?: never;
@@ -471,6 +552,33 @@ export interface components {
             versions: components["schemas"]["VersionView"][];
             /** Versions Count */
             versions_count: number;
+        };
+        /**
+         * AdapterQuotaChange
+         * @description The whole quota: null is unlimited, 0 takes nothing new. The same bounds as the CHECKs of the table.
+         */
+        AdapterQuotaChange: {
+            /** Max Adapters */
+            max_adapters: number | null;
+            /** Max Bytes */
+            max_bytes: number | null;
+        };
+        /** AdapterQuotaView */
+        AdapterQuotaView: {
+            /** Max Adapters */
+            max_adapters: number | null;
+            /** Max Bytes */
+            max_bytes: number | null;
+            /**
+             * Used Adapters
+             * @description That are not deleted.
+             */
+            used_adapters: number;
+            /**
+             * Used Bytes
+             * @description Of their versions that are validating, ready or retired.
+             */
+            used_bytes: number;
         };
         /** AdapterView */
         AdapterView: {
@@ -858,6 +966,39 @@ export interface components {
              */
             timezone: string;
         };
+        /**
+         * NewUpload
+         * @description An upload's bytes are its files, one after another in this order.
+         */
+        NewUpload: {
+            /**
+             * Base Model
+             * @description May be left out where there is only one.
+             */
+            base_model?: string | null;
+            /**
+             * Confirm Base
+             * @description That an adapter whose config names no base model was made for this one.
+             * @default false
+             */
+            confirm_base: boolean;
+            /**
+             * Files
+             * @description One zip or tar, or adapter_config.json and adapter_model.safetensors.
+             */
+            files: components["schemas"]["UploadFile"][];
+            /**
+             * Name
+             * @description Again the same name: its next version.
+             */
+            name: string;
+            /**
+             * Promote
+             * @description Whether the name serves it as soon as it is ready.
+             * @default true
+             */
+            promote: boolean;
+        };
         /** Note */
         Note: {
             /** Code */
@@ -929,6 +1070,16 @@ export interface components {
         Page_TenantView_: {
             /** Items */
             items: components["schemas"]["TenantView"][];
+            /**
+             * Next
+             * @description Cursor of the next page; null on the last one.
+             */
+            next: string | null;
+        };
+        /** Page[UploadView] */
+        Page_UploadView_: {
+            /** Items */
+            items: components["schemas"]["UploadView"][];
             /**
              * Next
              * @description Cursor of the next page; null on the last one.
@@ -1070,6 +1221,73 @@ export interface components {
         UploadAccepted: {
             adapter: components["schemas"]["AdapterView"];
             version: components["schemas"]["VersionView"];
+        };
+        /** UploadFile */
+        UploadFile: {
+            /** Filename */
+            filename: string;
+            /**
+             * Sha256
+             * @description Of the file. Checked at the end; null is not checked.
+             */
+            sha256?: string | null;
+            /**
+             * Size
+             * @description Bytes.
+             */
+            size: number;
+        };
+        /**
+         * UploadStatus
+         * @enum {string}
+         */
+        UploadStatus: "receiving" | "finishing" | "finished" | "refused";
+        /** UploadView */
+        UploadView: {
+            /**
+             * Adapter Id
+             * @description What it has become, once finished.
+             */
+            adapter_id: string | null;
+            /** Base Model */
+            base_model: string | null;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** @description Why it was refused: what finish answered. */
+            error: components["schemas"]["FailureDetail"] | null;
+            /**
+             * Expires At
+             * Format: date-time
+             * @description When it is dropped. Every chunk puts it off.
+             */
+            expires_at: string;
+            /** Files */
+            files: components["schemas"]["UploadFile"][];
+            /**
+             * Id
+             * Format: uuid
+             */
+            id: string;
+            /** Max Chunk Bytes */
+            max_chunk_bytes: number;
+            /** Name */
+            name: string;
+            /**
+             * Offset
+             * @description How many of them have arrived: where to go on.
+             */
+            offset: number;
+            /**
+             * Size
+             * @description Bytes of all files together.
+             */
+            size: number;
+            status: components["schemas"]["UploadStatus"];
+            /** Version Id */
+            version_id: string | null;
         };
         /** UsageItem */
         UsageItem: {
@@ -1615,6 +1833,72 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TenantView"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    getAdapterQuota: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdapterQuotaView"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    setAdapterQuota: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AdapterQuotaChange"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdapterQuotaView"];
                 };
             };
             /** @description What went wrong. */
@@ -2326,6 +2610,208 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["QuotaView"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    listUploads: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_UploadView_"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    createUpload: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewUpload"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UploadView"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    getUpload: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                upload_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UploadView"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    cancelUpload: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                upload_id: string;
+                tenant_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    sendUploadChunk: {
+        parameters: {
+            query?: never;
+            header: {
+                /** @description Where in the upload this chunk begins. */
+                "upload-offset": number;
+            };
+            path: {
+                tenant_id: string;
+                upload_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/octet-stream": string;
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UploadView"];
+                };
+            };
+            /** @description What went wrong. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Failure"];
+                };
+            };
+        };
+    };
+    finishUpload: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                tenant_id: string;
+                upload_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UploadAccepted"];
                 };
             };
             /** @description What went wrong. */

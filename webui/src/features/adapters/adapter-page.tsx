@@ -8,6 +8,7 @@ import { QueryBoundary } from "@/components/query-boundary";
 
 import { adapterQuery } from "./api/get-adapter";
 import { useDeleteAdapter } from "./api/delete-adapter";
+import { RollBackButton } from "./roll-back-button";
 import { UploadButton } from "./upload-button";
 import { VersionCard } from "./version-card";
 
@@ -39,6 +40,7 @@ export function AdapterPage({ tenantId, adapterId, onDeleted }: AdapterPageProps
               }
               actions={
                 <>
+                  <RollBackButton tenantId={tenantId} adapter={adapter} />
                   <UploadButton tenantId={tenantId} label="New version" name={adapter.name} variant="outline" onUploaded={() => void query.refetch()} />
                   <ConfirmButton
                     variant="danger-soft"
@@ -62,7 +64,7 @@ export function AdapterPage({ tenantId, adapterId, onDeleted }: AdapterPageProps
             />
             <ol aria-label="Versions, newest first" className="flex flex-col gap-3">
               {adapter.versions.map((version) => (
-                <VersionCard key={version.id} version={version} isActive={version.id === adapter.active_version?.id} />
+                <VersionCard key={version.id} tenantId={tenantId} adapter={adapter} version={version} />
               ))}
             </ol>
           </>

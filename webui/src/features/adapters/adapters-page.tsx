@@ -10,7 +10,9 @@ import { SectionHeader } from "@/components/page-header";
 import { Pager } from "@/components/pager";
 import { QueryBoundary } from "@/components/query-boundary";
 
+import { adapterQuotaQuery } from "./api/get-adapter-quota";
 import { adaptersQuery } from "./api/list-adapters";
+import { storedLine } from "./stored";
 import { UploadButton } from "./upload-button";
 import { VersionStatusChip } from "./version-status-chip";
 
@@ -23,6 +25,7 @@ interface AdaptersPageProps {
 
 export function AdaptersPage({ tenantId, search, onSearch, onUploaded }: AdaptersPageProps) {
   const query = useQuery(adaptersQuery(tenantId, search.cursor));
+  const { data: quota } = useQuery(adapterQuotaQuery(tenantId));
 
   const columns: readonly Column<Adapter>[] = [
     {
@@ -53,7 +56,12 @@ export function AdaptersPage({ tenantId, search, onSearch, onUploaded }: Adapter
     <>
       <SectionHeader
         title="Adapters"
-        description="Each is served under its own model name, on the shared base model."
+        description={
+          <>
+            Each is served under its own model name, on the shared base model.
+            {quota && <span className="block">{storedLine(quota)}</span>}
+          </>
+        }
         actions={<UploadButton tenantId={tenantId} label="Upload adapter" onUploaded={onUploaded} />}
       />
       <QueryBoundary query={query}>

@@ -2,6 +2,7 @@ import { ProgressBar } from "@heroui/react";
 import { useState } from "react";
 
 import { ApiError } from "@/api/errors";
+import { CheckboxInput } from "@/components/checkbox-input";
 import { TextInput } from "@/components/fields";
 import { FormDialog } from "@/components/form-dialog";
 import { formError } from "@/components/form-error";
@@ -21,12 +22,16 @@ interface UploadDialogProps {
 export function UploadDialog({ tenantId, fixedName, onClose, onUploaded }: UploadDialogProps) {
   const [name, setName] = useState(fixedName ?? "");
   const [files, setFiles] = useState<readonly File[]>([]);
+  const [promote, setPromote] = useState(true);
+  const [confirmBase, setConfirmBase] = useState(false);
   const upload = useUploadAdapter(tenantId);
   const { fields, rest } = formError(upload.error, ["name", "files"]);
   const report = rest instanceof ApiError ? rest.report : null;
+  const isBaseUnknown = report?.problems?.some(({ code }) => code === "base_unconfirmed") ?? false;
 
   const choose = (chosen: readonly File[]) => {
     upload.reset();
+    setConfirmBase(false);
     setFiles(chosen);
   };
 
@@ -39,7 +44,7 @@ export function UploadDialog({ tenantId, fixedName, onClose, onUploaded }: Uploa
         upload.cancel();
         onClose();
       }}
-      onSubmit={() => upload.mutate({ name, files }, { onSuccess: ({ adapter }) => onUploaded(adapter.id) })}
+      onSubmit={() => upload.mutate({ name, files, confirmBase, promote }, { onSuccess: ({ adapter }) => onUploaded(adapter.id) })}
       isPending={upload.isPending}
       fieldErrors={fields}
       error={report ? null : rest}
@@ -56,6 +61,11 @@ export function UploadDialog({ tenantId, fixedName, onClose, onUploaded }: Uploa
           onChange={setName}
         />
       )}
+      {fixedName !== undefined && (
+        <CheckboxInput isSelected={promote} onChange={setPromote}>
+          Serve it as soon as it is ready
+        </CheckboxInput>
+      )}
       <FilePicker files={files} onChoose={choose} error={fields.files} isDisabled={upload.isPending} />
       {upload.isPending && <UploadProgress share={upload.progress} />}
       {report && (
@@ -63,6 +73,11 @@ export function UploadDialog({ tenantId, fixedName, onClose, onUploaded }: Uploa
           <p className="mb-2 font-medium">Refused, and nothing of it was kept:</p>
           <ReportFindings report={report} />
         </div>
+      )}
+      {(isBaseUnknown || confirmBase) && (
+        <CheckboxInput isSelected={confirmBase} onChange={setConfirmBase}>
+          It was trained on the base model that is served here
+        </CheckboxInput>
       )}
     </FormDialog>
   );

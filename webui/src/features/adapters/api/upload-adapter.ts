@@ -1,14 +1,7 @@
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useRef, useState } from "react";
 
-import type { AcceptedUpload } from "@/api/types";
-import { upload } from "@/api/upload";
-
-interface NewVersion {
-  name: string;
-  /** A zip or tar, or adapter_config.json with adapter_model.safetensors. */
-  files: readonly File[];
-}
+import { type NewUpload, uploadResumably } from "@/api/resumable-upload";
 
 /** `progress` is the share sent, 0 to 1; leaving the page, or `cancel`, stops the upload. */
 export function useUploadAdapter(tenantId: string) {
@@ -19,19 +12,10 @@ export function useUploadAdapter(tenantId: string) {
   useEffect(() => cancel, []);
 
   const mutation = useMutation({
-    mutationFn: async ({ name, files }: NewVersion) => {
+    mutationFn: (version: Omit<NewUpload, "tenantId">) => {
       running.current = new AbortController();
       setProgress(0);
-      const form = new FormData();
-      form.append("name", name);
-      for (const file of files) form.append("files", file, file.name);
-      const answer = await upload({
-        url: `/api/v1/tenants/${tenantId}/adapters`,
-        form,
-        onProgress: setProgress,
-        signal: running.current.signal,
-      });
-      return answer as AcceptedUpload;
+      return uploadResumably({ ...version, tenantId }, { onProgress: setProgress, signal: running.current.signal });
     },
     onSuccess: () => client.invalidateQueries({ queryKey: ["adapters", tenantId] }),
   });
