@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import poison
 import pytest
 import torch
 from engine_under_test import EngineUnderTest, Oracle, World, random_adapter, store_adapter, tiny_llama
@@ -26,6 +28,12 @@ _ADAPTERS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="session", autouse=True)
 def _few_threads() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _poisoned() -> Iterator[None]:
+    with poison.poisoned_memory() if poison.WANTED else nullcontext():
+        yield
 
 
 @pytest.fixture(scope="session")

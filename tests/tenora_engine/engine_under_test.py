@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import poison
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
@@ -181,6 +182,8 @@ class EngineUnderTest:
             "kv_blocks": 256,
         }
         self.engine: Engine = build_engine(EngineConfig(**(settings | options)), wake=self._woken.set)
+        if poison.WANTED:
+            poison.PoisonedBlocks(self.engine)
         self.core = self.engine.core
         self.cache = self.engine.cache
         self.answers: dict[str, Answer] = defaultdict(Answer)
