@@ -33,6 +33,7 @@ class ModuleNumbers(msgspec.Struct, frozen=True):
     rank: int
     scaling: float
     delta_norm: float  # Frobenius norm of what is added to the module's weight; of DoRA, before its rows are scaled
+    weights: list[str]  # the tensors of the file that are taken for it
 
 
 class ReplacedNumbers(msgspec.Struct, frozen=True):
@@ -104,6 +105,7 @@ def _check_module(
         rank=lora.rank,
         scaling=lora.scaling,
         delta_norm=abs(lora.scaling) * math.sqrt(max(squared, 0.0)),
+        weights=[name for name in (lora.lora_a, lora.lora_b, lora.dora_magnitude) if name is not None],
     )
 
 

@@ -56,13 +56,18 @@ _READ: Final = frozenset(
     }
 )
 # The rest of PEFT's fields, and any that a later PEFT adds, must be off.
-_NAMES_OF_FEATURES: Final = {
-    "lora_bias": "a bias of B",
-    "alora_invocation_tokens": "activated LoRA",
-    "trainable_token_indices": "trainable tokens",
-    "layer_replication": "replicated layers",
-    "target_parameters": "adapters of bare parameters",
-    "megatron_config": "Megatron layers",
+_FEATURES: Final = {  # what each is, and why it is refused
+    "alora_invocation_tokens": ("activated LoRA", "an adapter applies to all of a request's tokens here"),
+    "arrow_config": ("Arrow routing", "a request says which adapters it uses, not the hidden state"),
+    "ensure_weight_tying": ("a head that is tied to an adapted embedding", "they are adapted apart"),
+    "kasa_config": ("KaSA", "it truncates the base's own weights, which all adapters share"),
+    "layer_replication": ("replicated layers", "the layers of the base are shared by all adapters as they are"),
+    "lora_bias": ("a bias of B", "no trainer of causal models writes one; `bias` is served"),
+    "megatron_config": ("Megatron layers", "they are not PEFT's own modules"),
+    "target_parameters": ("adapters of bare parameters", "the served families have linear modules only"),
+    "trainable_token_indices": ("trainable tokens", "adapt embed_tokens, or save it whole by modules_to_save"),
+    "use_bdlora": ("block-diagonal LoRA", "its factors are stored in blocks"),
+    "use_qalora": ("QA-LoRA", "it pools the inputs of quantized layers"),
 }
 # Other initialisations (PiSSA, OLoRA, LoftQ, ...) change the base's own weights, which all adapters share.
 _HARMLESS_INITS: Final = (True, False, None, "gaussian", "eva", "orthogonal")
@@ -199,14 +204,18 @@ def _refuse_unimplemented(fields: dict[str, Any]) -> None:
         raise _invalid("task_type", "must be 'CAUSAL_LM'", fields["task_type"])
     init = fields.get("init_lora_weights", True)
     if not isinstance(init, bool | str | None) or init not in _HARMLESS_INITS:
-        raise _unimplemented("init_lora_weights", f"the initialisation {init!r:.40}, which changes the base's weights,")
+        why = (
+            "it changes the base's own weights, which all adapters share. PEFT converts such an adapter to a plain "
+            "one: save_pretrained(..., path_initial_model_for_weight_conversion=...)"
+        )
+        raise _unimplemented("init_lora_weights", f"the initialisation {init!r:.40}", why)
     for name, value in fields.items():
         if name not in _READ and name not in _IGNORED and value not in (None, False, [], {}, ""):
-            raise _unimplemented(name, _NAMES_OF_FEATURES.get(name, f"the setting {name[:80]!r}"))
+            raise _unimplemented(name, *_FEATURES.get(name, (f"the setting {name[:80]!r}",)))
 
 
-def _unimplemented(name: str, what: str) -> ConfigRejected:
-    return ConfigRejected(f"{what} is not supported by this server", param=name[:80], code="unsupported_feature")
+def _unimplemented(name: str, what: str, why: str = "it is not known to this server") -> ConfigRejected:
+    return ConfigRejected(f"{what} is not supported: {why}", param=name[:80], code="unsupported_feature")
 
 
 def _invalid(name: str, rule: str, found: object) -> ConfigRejected:

@@ -64,6 +64,11 @@ def validate_package(
     copies = _copies(tensors, base, replaced.parameters)
     modules = _match(targets.modules, (*replaced.parameters, *copies), tensors, base, config.dora)
     warnings += (*targets.warnings, *replaced.warnings)
+    if replaced.parameters:
+        names = [whole.replacement.parameter for whole in replaced.parameters]
+        warnings.append(
+            Warning("replaces_base", f"{len(names)} parameters take the place of the base's: {_listed(names)}")
+        )
     if all(module.scaling == 0 for module in modules) and not config.dora and not replaced.parameters:
         warnings.append(Warning("no_effect", "lora_alpha is 0: the adapter answers as the base model does"))
     config_sha256 = hashlib.sha256(config_bytes).hexdigest()

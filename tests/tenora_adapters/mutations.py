@@ -35,7 +35,8 @@ _WORDS = [
 def mutate(data: bytes, dice: random.Random) -> bytes:
     """One to four random changes of bytes, numbers, lengths and places."""
     for _ in range(dice.randint(1, 4)):
-        data = dice.choice(_CHANGES)(data, dice)
+        change = dice.choice(_CHANGES)
+        data = change(data, dice)
     return data
 
 

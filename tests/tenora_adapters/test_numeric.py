@@ -45,6 +45,7 @@ def test_norms_are_those_of_the_delta(make_adapter: Any, base: BaseModel, store:
         b, a = (tensors[f"{prefix}.lora_{side}.weight"].double() for side in "BA")
         assert module["delta_norm"] == pytest.approx((module["scaling"] * b @ a).norm().item(), rel=1e-4)
         assert module["rank"] == a.shape[0]
+        assert module["weights"] == [f"{prefix}.lora_{side}.weight" for side in "AB"]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

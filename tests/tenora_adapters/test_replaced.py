@@ -71,7 +71,9 @@ def test_trained_biases(folders: Any, tmp_path: Path, store: FolderStore, bias: 
     wanted = ["q_proj"] if bias == "lora_only" else ["q_proj", "k_proj", "v_proj"]
     names = {f"model.layers.{layer}.self_attn.{name}.bias" for layer in range(3) for name in wanted}
     assert replaced(made.manifest()) == names
-    assert {item["parameter"] for item in made.check(store)["replaced"]} == names
+    report = made.check(store)
+    assert {item["parameter"] for item in report["replaced"]} == names
+    assert next(w["message"] for w in report["warnings"] if w["code"] == "replaces_base").startswith(str(len(names)))
     made.change("base_model.model.model.layers.1.self_attn.q_proj.base_layer.bias", lambda t: t * float("nan"))
     with pytest.raises(NumbersRejected, match="NaN"):
         made.check(store)

@@ -25,6 +25,8 @@ class Note(View):
 
 
 class ModuleReport(View):
+    model_config = ConfigDict(extra="ignore")
+
     module: str
     rank: int
     scaling: float
