@@ -99,7 +99,10 @@ def make_version(
     while True:  # ends: files that are published are kept for much longer than the next lines take
         with transaction(resources, tenant_id, actor) as work:
             generation = note_digest(work, digest)
-        publish(resources.blobs, validated)
+        try:
+            publish(resources.blobs, validated)
+        except AdapterRejected as error:  # another base has the very same files
+            raise refusal(error) from error
         with transaction(resources, tenant_id, actor) as work:
             if hold_note(work, digest, generation):
                 accepted = _new_version(work, tenant_id, base, wanted, validated)

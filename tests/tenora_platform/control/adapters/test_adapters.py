@@ -227,10 +227,15 @@ def test_which_base_when_there_are_several(admin: TestClient, resources: Resourc
         tiny = session.scalars(select(BaseModelRow)).one()
         other = BaseModelRow(name="org/Other:1", fingerprint="f", folder="/", context_length=1, spec=tiny.spec)
         session.add(other)
+        elsewhere = tiny.spec | {"fingerprint": "f" * 64}
     try:
         assert upload(admin, tenant).json()["error"]["param"] == "base_model"
         answer = upload(admin, tenant, files.pair(base="org/Other:1"), base_model="org/Other:1")
         assert answer.json()["adapter"]["model"] == "org/Other:1:bot"
+        with resources.sessions(scope=PLATFORM) as session, session.begin():
+            session.execute(update(BaseModelRow).where(BaseModelRow.id == other.id).values(spec=elsewhere))
+        refused = upload(admin, tenant, files.pair(base="org/Other:1"), base_model="org/Other:1")
+        assert refused.json()["error"]["code"] == "base_mismatch", "its files are another base's"
     finally:
         with resources.sessions(scope=PLATFORM) as session, session.begin():
             session.execute(update(Adapter).values(active_version_id=None))
