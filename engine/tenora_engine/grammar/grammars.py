@@ -103,8 +103,9 @@ class Grammars:
             sequence.constraint = Constraint(compiled.result, ends, self._vocabulary.tokens)
 
     def _keep(self, compiled: Compiled) -> None:
+        before = self._kept.pop(compiled.grammar, None)  # cancelled when its turn had come, and asked for again
         self._kept[compiled.grammar] = compiled
-        self._num_bytes += compiled.num_bytes
+        self._num_bytes += compiled.num_bytes - (before.num_bytes if before is not None else 0)
         while self._num_bytes > self._cache_bytes:
             _, given_up = self._kept.popitem(last=False)
             self._num_bytes -= given_up.num_bytes
