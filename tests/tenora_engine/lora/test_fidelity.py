@@ -11,11 +11,13 @@ import pytest
 import torch
 from engine_under_test import Answer, EngineUnderTest, prompt, store_adapter
 from families import tiny_model
+from peft import PeftModel
 from peft_adapters import load_base, make_adapter, oracle_logprobs
 
 from tenora_adapters.base import read_base_model
 from tenora_adapters.blobs import FolderStore
 from tenora_engine.config import CpuKernels
+from tenora_engine.wire import AdapterUse, FailCode
 
 TOLERANCE = 1e-4  # of a log-probability, at any position
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -130,3 +132,60 @@ def test_mixed(served: Served, make_engine: Callable[..., EngineUnderTest], kern
         want = load_base(served.model)(torch.tensor([TOKENS["plain"]])).logits[0].log_softmax(-1)
     assert worst_difference(answers[base], TOKENS["plain"], want) < TOLERANCE
     engine.assert_at_rest()
+
+
+def composed_logprobs(served: Served, scales: dict[str, float], tokens: list[int]) -> torch.Tensor:
+    """The base, with each adapter's change to each of its weights added at its scale: PEFT merges one at a time."""
+    base = load_base(served.model)
+    own = {name: value.clone() for name, value in base.state_dict().items()}
+    for kind, scale in scales.items():
+        merged = PeftModel.from_pretrained(load_base(served.model), str(served.folders[kind])).merge_and_unload()
+        with torch.no_grad():
+            for name, value in merged.state_dict().items():
+                base.state_dict()[name].add_(value - own[name], alpha=scale)
+    with torch.inference_mode():
+        return base(torch.tensor([tokens])).logits[0].log_softmax(-1)
+
+
+@pytest.mark.parametrize("served", ["llama"], indirect=True)  # of a tied base one weight would be two
+@pytest.mark.parametrize(
+    "scales",
+    [
+        {"plain": 0.7, "patterns": 1.0},
+        {"norms": 0.5, "bias-all": -1.5, "head-whole": 2.0},
+        {"dora-bias-all": 0.6, "embedding-dora": 1.0, "embedding-whole": 0.25, "all-at-once": 0.5},
+    ],
+    ids=str,
+)
+def test_composed(served: Served, make_engine: Callable[..., EngineUnderTest], scales: dict[str, float]):
+    """Up to four adapters of any kind in one request: their changes to the base add up."""
+    engine, tokens = make_engine(served.model, store=served.store), TOKENS["plain"]
+    uses = [AdapterUse(served.digests[kind], scale) for kind, scale in scales.items()]
+    want = composed_logprobs(served, scales, tokens)
+    answer = engine.ask(tokens, uses, max_tokens=0, prompt_logprobs=3)
+    assert worst_difference(answer, tokens, want) < TOLERANCE
+    less = engine.ask(tokens, uses[1:], max_tokens=0, prompt_logprobs=3)
+    assert worst_difference(less, tokens, want) > 1e-2
+
+
+def test_a_norm_that_cannot_be_reached(make_engine: Callable[..., EngineUnderTest], tmp_path: Path):
+    """What no factor makes of the base's norm is refused when it is loaded; the engine serves on."""
+    made = load_base(tiny_model(tmp_path / "made", "llama"))
+    with torch.no_grad():
+        made.model.norm.weight[3] = 0.0
+    made.save_pretrained(tmp_path / "model")
+    settings = {"r": 1, "target_modules": ["q_proj"], "modules_to_save": ["model.norm"]}
+    same = make_adapter(load_base(tmp_path / "model"), tmp_path / "same", settings)
+    model = load_base(tmp_path / "model")
+    with torch.no_grad():
+        model.model.norm.weight[3] = 0.5
+    other = make_adapter(model, tmp_path / "other", settings)
+    store, base = FolderStore(tmp_path / "blobs"), read_base_model(tmp_path / "model")
+    engine = make_engine(tmp_path / "model", store=store)
+    refused = engine.ask(TOKENS["plain"], [store_adapter(store, other, base)])
+    assert refused.fail_code is FailCode.ADAPTER_UNAVAILABLE
+    assert refused.failed is not None
+    assert "model.norm has a weight of 0" in refused.failed.message
+    tokens = TOKENS["plain"]
+    answer = engine.ask(tokens, [store_adapter(store, same, base)], max_tokens=0, prompt_logprobs=3)
+    assert worst_difference(answer, tokens, oracle_logprobs(load_base(tmp_path / "model"), same, tokens)) < TOLERANCE
