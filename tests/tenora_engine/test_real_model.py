@@ -1,4 +1,5 @@
-"""SmolLM2-135M and every adapter in `examples/adapters` against transformers + PEFT: greedy, fp32, 64 tokens."""
+"""SmolLM2-135M and every adapter in `examples/adapters` against transformers + PEFT in fp32: greedy for 64 tokens, and
+the log-probability of every token."""
 
 from __future__ import annotations
 
@@ -7,13 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from engine_under_test import EngineUnderTest, Oracle, random_adapter, store_adapter
 from tokenizers import Tokenizer
 
 from tenora_adapters.base import read_base_model
 from tenora_adapters.blobs import FolderStore
+from tenora_engine.wire import AdapterUse
 
 NUM_TOKENS = 64
+TOLERANCE = 1e-4  # of a log-probability
 QUESTIONS = ("What is the capital of France?", "Tell me about the sea.", "How do I boil an egg?")
 
 
@@ -73,3 +77,27 @@ def test_greedy_tokens_equal_peft_mixed(real: RealWorld):
         assert len(answers[request_id].text) == NUM_TOKENS
         assert real.oracle.is_greedy(prompt, answers[request_id].text, name), (name, prompt)
     real.engine.assert_at_rest()
+
+
+def worst_difference(real: RealWorld, name: str | None, scale: float = 1.0) -> float:
+    """Of the log-probability of each token, teacher-forced, over all questions, three times each."""
+    tokens = [token for prompt in real.prompts.values() for token in prompt] * 3
+    digest = real.digests[name]
+    uses = [] if digest is None else [AdapterUse(digest, scale)]
+    told = real.engine.ask(tokens, uses, max_tokens=0, prompt_logprobs=0).prompt_logprobs
+    assert told is not None
+    got = torch.tensor([entry.logprob for entry in told if entry is not None])
+    want = real.oracle.logprobs(tokens, name)[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+    assert len(got) == len(tokens) - 1 > 100
+    return float((got - want).abs().max())
+
+
+def test_every_position_has_pefts_logprob(real: RealWorld):
+    for name in real.digests:
+        assert worst_difference(real, name) < TOLERANCE, name
+
+
+def test_a_wrong_scale_fails_the_gate(real: RealWorld):
+    """The positive control, for each adapter."""
+    for name in real.digests.keys() - {None}:
+        assert worst_difference(real, name, scale=1.1) > TOLERANCE, name
