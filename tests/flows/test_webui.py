@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 from openai import OpenAI
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Locator,
+    Page,
+    Request,
+    Route,
+    expect,
+    sync_playwright,
+)
 
 if TYPE_CHECKING:
     from tests.flows.conftest import RunningPlatform
@@ -30,8 +40,10 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-# Chromium logs every failing answer; these are what signing in is for, and what a refused upload should get.
-EXPECTED_COMPLAINTS = re.compile(r"Failed to load resource: .* (401 \(Unauthorized\)|400 \(Bad Request\))")
+# Chromium logs every failing answer; these are what signing in is for, and what a refused or a cut upload should get.
+EXPECTED_COMPLAINTS = re.compile(
+    r"Failed to load resource: (.* (401 \(Unauthorized\)|400 \(Bad Request\))|net::ERR_CONNECTION_RESET)"
+)
 
 expect.set_options(timeout=20_000)
 
@@ -225,6 +237,101 @@ def test_a_broken_upload_says_what_is_wrong_and_leaves_nothing(
     expect(findings.first).to_contain_text("lora_")
     tenant_page.get_by_role("button", name="Cancel").click()
     expect(tenant_page.get_by_text("No adapters yet")).to_be_visible()
+
+
+def test_versions_are_tried_on_a_share_promoted_rolled_back_retired_and_deleted(
+    tenant_page: Page, examples: Path, tmp_path: Path
+) -> None:
+    """ADP-16, as a person meets it."""
+    first, second = (tenant_page.get_by_role("listitem").filter(has_text=f"Version {number}") for number in (1, 2))
+
+    def choose(version: Locator, action: str, confirmation: str) -> None:
+        version.get_by_role("button", name=action).click()
+        tenant_page.get_by_role("alertdialog").get_by_role("button", name=confirmation).click()
+
+    upload(tenant_page, "bot", [zipped(examples / "pirate", tmp_path / "pirate.zip")])
+    expect(first).to_contain_text("serves requests", timeout=60_000)
+    tenant_page.get_by_role("button", name="New version").click()
+    tenant_page.get_by_role("checkbox", name="Serve it as soon as it is ready").uncheck(force=True)
+    tenant_page.get_by_label("Files").set_input_files([zipped(examples / "json", tmp_path / "json.zip")])
+    tenant_page.get_by_role("button", name="Upload", exact=True).click()
+    expect(second).to_contain_text("ready", timeout=60_000)
+    expect(first).to_contain_text("serves requests")
+
+    second.get_by_role("button", name="Canary").click()
+    share = tenant_page.get_by_role("slider")
+    expect(share).to_have_value("10")
+    share.press("ArrowRight")
+    tenant_page.get_by_role("button", name="Start canary").click()
+    expect(second).to_contain_text("serves 11 in 100 requests")
+    expect(first).to_contain_text("serves 89 in 100 requests")
+
+    choose(second, "Promote", "Promote")
+    expect(second).to_contain_text("serves requests")
+    expect(second.get_by_role("button")).to_have_count(0)
+    tenant_page.get_by_role("button", name="Roll back").click()
+    tenant_page.get_by_role("alertdialog").get_by_role("button", name="Roll back").click()
+    expect(first).to_contain_text("serves requests")
+
+    choose(second, "Retire", "Retire version")
+    expect(second).to_contain_text("retired")
+    choose(second, "Delete version", "Delete version")
+    expect(second).to_have_count(0)
+    expect(first).to_contain_text("serves requests")
+
+
+def test_an_adapter_that_names_no_base_is_confirmed_by_who_uploads_it(
+    tenant_page: Page, examples: Path, tmp_path: Path
+) -> None:
+    """ADP-13: what to do is said, and can be done on the spot."""
+    config = json.loads((examples / "pirate" / "adapter_config.json").read_text(encoding="utf-8"))
+    nameless = tmp_path / "adapter_config.json"
+    nameless.write_text(json.dumps({**config, "base_model_name_or_path": None}), encoding="utf-8")
+    upload(tenant_page, "nameless", [nameless, examples / "pirate" / "adapter_model.safetensors"])
+    expect(tenant_page.get_by_text("What to do: If it was trained on the base that is served")).to_be_visible()
+    tenant_page.get_by_role("checkbox", name="It was trained on the base model").check(force=True)
+    tenant_page.get_by_role("button", name="Upload", exact=True).click()
+    version = tenant_page.get_by_role("listitem").filter(has_text="Version 1")
+    expect(version).to_contain_text("ready", timeout=60_000)
+    expect(version).to_contain_text("base_confirmed")
+    expect(version).to_contain_text("serves requests")
+    open_tab(tenant_page, "Adapters")
+    expect(tenant_page.get_by_text(re.compile(r"^1 adapter, [\d.]+ [KM]iB stored$"))).to_be_visible()
+
+
+def test_a_cut_upload_goes_on_by_itself_and_a_cancelled_one_when_chosen_again(
+    tenant_page: Page, examples: Path, tmp_path: Path
+) -> None:
+    begun: list[str] = []
+    tenant_page.on("request", lambda request: begun.append(request.url) if is_new_upload(request) else None)
+    chunks = re.compile(r"/uploads/[0-9a-f-]+$")
+    cuts = 0
+
+    def cut(route: Route) -> None:
+        nonlocal cuts
+        if route.request.method == "PATCH":
+            cuts += 1
+            route.abort("connectionreset")
+        else:
+            route.continue_()
+
+    archive = zipped(examples / "pirate", tmp_path / "pirate.zip")
+    tenant_page.route(chunks, cut)
+    upload(tenant_page, "pirate", [archive])
+    while cuts < 2:
+        tenant_page.wait_for_timeout(50)  # lets the browser be heard, which sleeping does not
+    tenant_page.get_by_role("button", name="Cancel").click()
+    tenant_page.unroute(chunks)
+
+    tenant_page.route(chunks, cut, times=1)
+    upload(tenant_page, "pirate", [archive])
+    version = tenant_page.get_by_role("listitem").filter(has_text="Version 1")
+    expect(version).to_contain_text("ready", timeout=60_000)
+    assert len(begun) == 1
+
+
+def is_new_upload(request: Request) -> bool:
+    return request.method == "POST" and request.url.endswith("/uploads")
 
 
 def test_a_deleted_adapter_is_gone_and_its_name_free(tenant_page: Page, examples: Path, tmp_path: Path) -> None:
