@@ -63,26 +63,31 @@ inline void multiply_panel(const tenora::Linear& op, const float* x, int64_t x_s
   });
 }
 
-// x as floats, at a stride that keeps the rows of a tile out of each other's cache sets; a column of zeros to an odd
-// number.
+// Rows begin..end of x as floats, at a stride that keeps the rows of a tile out of each other's cache sets; a column of
+// zeros to an odd number.
 template <class T>
-inline void widen(const T* x, int64_t x_stride, int64_t rows, int64_t size, float* wide, int64_t stride,
-                  const Member& member) {
-  each_of_share(rows, member, [&](int64_t row) {
+inline void widen(const T* x, int64_t x_stride, int64_t begin, int64_t end, int64_t size, float* wide, int64_t stride) {
+  for (int64_t row = begin; row < end; ++row) {
     float* out = wide + row * stride;
     each_vector(size, [&](int64_t i, int64_t n) { store_n(out + i, load_n(x + row * x_stride + i, n), n); });
     out[size] = 0;
-  });
+  }
 }
 
+// So many elements of x each member widens for itself: it costs a microsecond or two, as meeting the others would.
+constexpr int64_t kAlone = 1 << 14;
+
 inline void run(const tenora::Linear& op, const Step& step, Member& member) {
-  const int64_t rows = step.num_rows, stride = even(op.in) + 16;
-  float* x = (float*)member.shared_scratch(rows * stride * sizeof(float));
+  const int64_t rows = step.num_rows, stride = even(op.in) + 16, bytes = rows * stride * sizeof(float);
+  const bool alone = rows * op.in <= kAlone;
+  float* x = (float*)(alone ? member.scratch(bytes) : member.shared_scratch(bytes));
+  const int64_t shares = alone ? 1 : member.num_members(), share = alone ? 0 : member.index();
+  const int64_t begin = rows * share / shares, end = rows * (share + 1) / shares;
   if (op.dtype == DType::kFloat32)
-    widen((const float*)op.x, op.x_stride, rows, op.in, x, stride, member);
+    widen((const float*)op.x, op.x_stride, begin, end, op.in, x, stride);
   else
-    widen((const BFloat16*)op.x, op.x_stride, rows, op.in, x, stride, member);
-  member.barrier();
+    widen((const BFloat16*)op.x, op.x_stride, begin, end, op.in, x, stride);
+  if (!alone) member.barrier();
 
   for (int64_t panel; (panel = member.take()) < num_panels(op.out);) {
     switch (op.weights_dtype) {
