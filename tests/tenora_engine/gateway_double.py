@@ -29,7 +29,7 @@ from tenora_engine.wire import (
     encode,
 )
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class EngineProcess:
