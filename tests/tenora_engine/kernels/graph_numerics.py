@@ -6,6 +6,7 @@ Run by test_interpreter.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tenora_engine.kernels.attention import AttentionBatch, Span
 from tenora_engine.kernels.kv import allocate_kv
 from tenora_engine.kernels.lora import LoraPair, Segment
 from tenora_engine.kernels.on_triton import TRITON
-from tenora_engine.lora.weights import AdapterLayer, AdapterWeights, DeviceSlots
+from tenora_engine.lora.weights import AdapterLayer, AdapterNorms, AdapterWeights, DeviceSlots
 from tenora_engine.model.decoder import Batch, Decoder
 from tenora_engine.model.graphs import GraphedDecoder, Size
 from tenora_engine.model.hf_config import read_spec
@@ -63,6 +64,7 @@ class Side:
             places=torch.tensor(places),
             attention=kernels.prepare_attention(AttentionBatch(spans, BLOCK), CPU, FP32),
             add_lora=kernels.prepare_lora(segments, CPU),
+            changes_norms=any(segment.slot in self.slots.adapters.changing_norms for segment in segments),
         )
         return self.decoder.forward(batch, self.cache, self.slots.adapters)
 
@@ -129,6 +131,30 @@ def test_steps_of_any_size_are_replays(graphed: Side, plain: Side, recorder: Fak
     assert_same(graphed, plain, [9, 9], [Segment(1, 2, 2, 1.0)])
     assert recorder.recordings == [recording]
     assert len(recording.calls) == num_calls
+
+
+def test_embeddings_are_in_the_graph_and_changed_norms_beside_it(graphed: Side, plain: Side, recorder: FakeRecorder):
+    """Whoever changes norms costs the steps that it is in their graph, and no other."""
+    generator = torch.Generator().manual_seed(3)
+    hidden = plain.spec.hidden_size
+    embedding = LoraPair(
+        torch.randn(TINY_VOCAB, 20, generator=generator), torch.randn(20, hidden, generator=generator) / 20, (20,)
+    )
+    gain = torch.stack([torch.rand(hidden, generator=generator), torch.zeros(hidden)])
+    norm = LoraPair(torch.empty(hidden, 0), torch.empty(0, hidden), (0,), gain)
+    for side in (graphed, plain):
+        rest = adapter(side, rank=2, seed=0)
+        side.put(0, replace(rest, embedding=embedding))
+        layers = tuple(replace(layer, norms=AdapterNorms(attention=norm, mlp=norm)) for layer in rest.layers)
+        side.put(1, replace(rest, layers=layers, final_norm=norm))
+    assert_same(graphed, plain, [6, 6], [Segment(0, 1, 0, 1.0)])
+    assert len(recorder.recordings) == 1
+    assert_same(graphed, plain, [7, 7], [Segment(0, 1, 0, 1.0), Segment(1, 2, 1, 0.5)])
+    assert len(recorder.recordings) == 1
+    assert_same(graphed, plain, [7, 7, 7], [Segment(0, 3, 1, 1.0)], length=2)  # prompts
+    for side in (graphed, plain):
+        side.put(1, adapter(side, rank=2, seed=5))
+    assert_same(graphed, plain, [8, 8], [Segment(0, 1, 1, 1.0)])
 
 
 def test_each_size_has_its_graph(graphed: Side, plain: Side, recorder: FakeRecorder):
