@@ -104,7 +104,7 @@ def test_one_token_and_none(engine: EngineUnderTest):
     ],
 )
 def test_what_can_never_run_is_refused_at_once(engine: EngineUnderTest, change: dict[str, Any], word: str):
-    """API-07, API-08, API-10, API-11, API-13, ENG-04: named, before anything is allocated; others do not notice."""
+    """API-06, API-07, API-08, API-10, API-11, API-13, ENG-04: named, before it costs anything; others do not notice."""
     asked = {"prompt": [3, 4]} | change
     neighbour = engine.submit(prompt(6))
     bad = engine.submit(**asked)

@@ -3,11 +3,14 @@
 Enforced are (JSON Schema 2020-12) types with the assertions of `_ASSERTIONS`, and const, enum, anyOf, oneOf of schemas
 that exclude each other, allOf of one schema, and references within the document. Found by experiment with xgrammar
 0.2.9: what stands in `_ASSERTIONS` holds alone and together, except for the combinations that `_check_together` names.
+Where other names than those of 'properties' are allowed, one thing is open: a model may write a name of these once more
+with an escape in it (`"\\u0061"` for `"a"`), and then as one of the others.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote
 
@@ -232,11 +235,22 @@ def _check_enforced(schema: dict[str, Any], assertions: set[str], types: list[st
         raise GrammarError(f"{path}: the format {str(schema['format'])[:200]!r} would not be enforced")
     if "multipleOf" in schema and ("number" in types or type(schema["multipleOf"]) is not int):
         raise GrammarError(f"{path}: 'multipleOf' is enforced for integers and whole numbers only")
-    for name in sorted({*schema.get("required", ())} - {*schema.get("properties", ())}):
+    members = [name for name, _ in _members(schema, "properties", path)]
+    for name in sorted({*schema.get("required", ())}.difference(members)):
         raise GrammarError(f"{path}: {name[:200]!r} is required but not among 'properties': it would not be enforced")
     for pattern in (*schema.get("patternProperties", ()), schema.get("pattern", "")):
         whole_text(pattern)
+    if schema.get("additionalProperties", True) is not False:
+        _check_spelled_plainly(members, path)
     _check_together(schema, path)
+
+
+def _check_spelled_plainly(names: Iterable[str], path: str) -> None:
+    """The compiler tells other names from these by their characters. Beside one with a quote it has `{"q">": 1}`
+    written, which is no JSON."""
+    for name in names:
+        if json.dumps(name, ensure_ascii=False) != f'"{name}"':
+            raise GrammarError(f"{path}: the name {json.dumps(name)[:200]} needs 'additionalProperties' to be false")
 
 
 def _check_shapes(schema: dict[str, Any], path: str) -> None:

@@ -40,6 +40,10 @@ for _ in range(MAX_DEPTH + 1):
         (OBJECT | {"required": "a"}, "'required' must be a list"),
         (OBJECT | {"required": [1]}, "'required' must be a list of names"),
         (OBJECT | {"properties": []}, "'properties' must be an object"),
+        (OBJECT | {"properties": 5}, "'properties' must be an object"),
+        (OBJECT | {"properties": {'q"': INTEGER}}, "needs 'additionalProperties' to be false"),
+        (OBJECT | {"properties": {"q\\": INTEGER}, "additionalProperties": INTEGER}, "needs 'additionalProperties'"),
+        (OBJECT | {"properties": {"q\n": INTEGER}}, "needs 'additionalProperties'"),
         (OBJECT | {"patternProperties": {"a": {}, "b": {}}}, "for one pattern only"),
         (OBJECT | {"patternProperties": {"a": {}}, "propertyNames": {}}, "'propertyNames' beside"),
         (OBJECT | {"dependentRequired": {}}, "'dependentRequired' would not be enforced"),
@@ -97,6 +101,17 @@ def test_a_schema_of_names_need_not_say_that_they_are_texts(compiler: CompilerUn
     assert matcher.accept_string('{"x": 1}')
     matcher.reset()
     assert matcher.accept_string('{"zz": 1}') == (names == {"type": "string"})
+
+
+@pytest.mark.parametrize("name", ["a", "x y", "é", 'q"', "q\\", "q\n", ""])
+def test_a_name_is_any_text(compiler: CompilerUnderTest, name: str):
+    """Where no others are allowed; but for those that JSON must escape also where they are."""
+    closed = OBJECT | {"properties": {name: INTEGER}, "additionalProperties": False}
+    matcher = compiler.constraint(GrammarKind.JSON_SCHEMA, json.dumps(closed))._matcher
+    assert matcher.accept_string(json.dumps({name: 1}, ensure_ascii=False))
+    assert matcher.is_completed()
+    matcher.reset()
+    assert not matcher.accept_string(json.dumps({name: True}, ensure_ascii=False))
 
 
 def test_a_name_that_may_come_twice_counts_once():
