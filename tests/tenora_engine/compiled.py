@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +48,37 @@ def compile_for(
     return triton.compile(ASTSource(kernel, signature, dict(fixed), hints), target=target, options=options)
 
 
-def local_bytes(compiled: Any, folder: Path) -> int:
-    """What each thread keeps in memory because its registers do not suffice."""
-    cubin = folder / "kernel.cubin"
-    cubin.write_bytes(compiled.asm["cubin"])
-    command = [knobs.nvidia.cuobjdump.path, "-res-usage", str(cubin)]
-    usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"REG:\d+ STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage)
-    assert found, usage
-    return int(found[1]) + int(found[2])
+@dataclass(frozen=True)
+class Usage:
+    """What one program takes, as the assembler says."""
+
+    registers: int  # of a thread
+    spilled: int  # bytes that a thread keeps in memory because its registers do not suffice
+    shared: int  # bytes of shared memory
+
+    def __str__(self) -> str:
+        return f"{self.registers} / {self.spilled} / {self.shared / 1024:.0f}"
+
+
+def usage_of(compiled: Any, target: GPUTarget) -> Usage:
+    if target == GFX942:
+        text, names = compiled.asm["amdgcn"], (r"\.vgpr_count:\s+", r"\.private_segment_fixed_size:\s+")
+    else:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            Path(file.name).write_bytes(compiled.asm["cubin"])
+            command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+            text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        names = ("REG:", "STACK:", "LOCAL:")
+    registers, *spilled = (int(re.search(rf"{name}(\d+)", text)[1]) for name in names)  # type: ignore[index]
+    return Usage(registers, sum(spilled), compiled.metadata.shared)
+
+
+def name_of(target: GPUTarget) -> str:
+    return str(target.arch) if target == GFX942 else f"sm_{target.arch}"
+
+
+def read_report(text: str) -> dict[tuple[str, str], str]:
+    """The table that bench/kernel_report.py wrote: usage by kernel and target."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    targets = rows[0][1:]
+    return {(name, target): cell for name, *cells in rows[1:] for target, cell in zip(targets, cells, strict=True)}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from compiled import HOPPER, TARGETS, compile_for, local_bytes
+import triton
+from compiled import HOPPER, TARGETS, compile_for, name_of, read_report, usage_of
+from shipped_attention import shipped_attention
+from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.errors import TritonError
 
 from tenora_engine.kernels.bgmv import bgmv_kernel
 from tenora_engine.kernels.launch_table import ANY, SHIPPED, Row, find, read_rows
@@ -33,22 +38,53 @@ class Shipped:
     types: dict[str, str]
     fixed: dict[str, Any]
     options: dict[str, int]
+    # Whether the rows that it reads begin at multiples of 16 elements. A row of an embedding's A has `rank` elements,
+    # and a rank can be any: what `gather` reads, 2 * rank bytes for each token, it reads element by element.
+    aligned: bool = True
 
     def __str__(self) -> str:
         return self.name
+
+    def runs_on(self, target: GPUTarget) -> bool:
+        return True
 
     def compile(self, target: GPUTarget) -> Any:
         fixed = {name: value for name, value in self.fixed.items() if name in self.kernel.arg_names}
         return compile_for(target, self.kernel, self.types, fixed, _MULTIPLES, **self.options)
 
 
-def check(item: Any, target: GPUTarget, folder: Path) -> None:
-    """Within the target's shared memory; on Hopper without spills, and with wide loads of what is 16 bits wide."""
+REPORT = Path(__file__).parents[2] / "docs/kernel-report.md"
+
+
+def check(item: Any, target: GPUTarget) -> None:
+    """Within the target's shared memory; on Hopper without spills, and with wide loads of what is 16 bits wide; and all
+    as the checked-in report says."""
     compiled = item.compile(target)
-    assert compiled.metadata.shared <= TARGETS[target]
+    usage = usage_of(compiled, target)
+    assert usage.shared <= TARGETS[target]
     if target == HOPPER:
-        assert local_bytes(compiled, folder) == 0
-        assert "ld.global.b16" not in compiled.asm["ptx"]
+        assert usage.spilled == 0
+        assert not (item.aligned and "ld.global.b16" in compiled.asm["ptx"])
+    report = REPORT.read_text()
+    if f"triton {triton.__version__}" in report:  # others allocate registers otherwise
+        assert str(usage) == read_report(report)[str(item), name_of(target)], "stale: make kernel-report"
+
+
+def outcome(index: int, target: GPUTarget) -> str:
+    """What is wrong with one of `everything` for a target, in a process that others are compiled beside."""
+    item = list(everything())[index]
+    with tempfile.TemporaryDirectory() as folder:
+        knobs.cache.dir = folder  # what is compiled here is compiled, not found
+        try:
+            check(item, target)
+        except (AssertionError, KeyError, RuntimeError, TritonError) as error:
+            return f"{item} on {name_of(target)}: {error!r}"
+    return ""
+
+
+def everything() -> list[Any]:
+    """All that ships, of the step and of attention."""
+    return [*shipped(), *shipped_attention(BF16), *shipped_attention(FP32)]
 
 
 def lora(op: str, dtype: torch.dtype, height: int, rank: int, launch: dict[str, int]) -> Shipped:
@@ -56,7 +92,8 @@ def lora(op: str, dtype: torch.dtype, height: int, rank: int, launch: dict[str, 
     types = _TABLES | {"x": pointer, "y": pointer, "like": pointer, "token_ids": "*i64"}
     fixed = {"table_width": 12, "height": height, "rank_block": rank, "block": launch.get("block"), "aligned": True}
     options = {name: launch[name] for name in ("num_warps", "num_stages") if name in launch}
-    return Shipped(f"{op}-{_name(dtype)}-{height}-rank{rank}", _LORA[op], types, fixed, options)
+    name = f"{op}-{_name(dtype)}-{height}-rank{rank}"
+    return Shipped(name, _LORA[op], types, fixed, options, aligned=op != "gather")
 
 
 def norm(dtype: torch.dtype, size: int) -> Shipped:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from compiled import GFX942, TARGETS, compile_for
@@ -29,8 +29,16 @@ NUM_HEADS, NUM_KV_HEADS, BLOCK_SIZE = 32, 8, 16
 HAS_FP8 = [target for target in TARGETS if target != GFX942 and target.arch >= 89]
 
 
+class ShippedAttention:
+    aligned = True  # the rows that it reads begin at multiples of 16 elements
+
+    def runs_on(self, target: GPUTarget) -> bool:
+        """int8 takes the place of fp8 where there is none."""
+        return getattr(self, "kv_dtype", None) is not FP8 or target in HAS_FP8
+
+
 @dataclass(frozen=True)
-class Attend:
+class Attend(ShippedAttention):
     dtype: torch.dtype
     kv_dtype: torch.dtype
     head_dim: int
@@ -40,7 +48,7 @@ class Attend:
         return f"attend-{_name(self.dtype)}-{_name(self.kv_dtype)}-{self.head_dim}-{self.height}"
 
     def compile(self, target: GPUTarget) -> Any:
-        launch = attention_launch(self.height, self.head_dim, self.dtype)
+        launch = attention_launch(self.height, self.head_dim, self.dtype, self.kv_dtype)
         of_q, of_kv, quantised = POINTER[self.dtype], POINTER[self.kv_dtype], self.kv_dtype in LARGEST
         of_scales = "*fp32" if quantised else of_kv
         types = {"out": of_q, "q": of_q, "keys": of_kv, "values": of_kv, "scale": "fp32"}
@@ -54,7 +62,7 @@ class Attend:
 
 
 @dataclass(frozen=True)
-class Merge:
+class Merge(ShippedAttention):
     dtype: torch.dtype
     head_dim: int
 
@@ -69,7 +77,7 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class Place:
+class Place(ShippedAttention):
     dtype: torch.dtype
     kv_dtype: torch.dtype
     head_dim: int
@@ -87,9 +95,6 @@ class Place:
         fixed |= {"padded_half": _padded(self.head_dim // 2), "normed": True, "rotated": True, "shifted": quantised}
         fixed |= {"largest": LARGEST.get(self.kv_dtype, 0.0), "smallest": SMALLEST}
         return compile_for(target, place_heads_kernel, types, fixed, ["heads_stride"], num_warps=4)
-
-
-ShippedAttention: TypeAlias = Attend | Merge | Place
 
 
 def _name(dtype: torch.dtype) -> str:

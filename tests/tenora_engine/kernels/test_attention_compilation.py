@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from compiled import HOPPER, TARGETS
@@ -11,15 +10,12 @@ from shipped import check
 from shipped_attention import (
     BF16,
     FP8,
-    FP32,
-    HAS_FP8,
     INT8,
     Attend,
     Merge,
     Place,
     ShippedAttention,
     default_attention,
-    shipped_attention,
 )
 from triton import knobs
 from triton.backends.compiler import GPUTarget
@@ -35,18 +31,9 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: str(target.arch))
-def test_default_configurations(target: GPUTarget, tmp_path: Path):
+def test_default_configurations(target: GPUTarget):
     for item in default_attention(target):
-        check(item, target, tmp_path)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: str(target.arch))
-@pytest.mark.parametrize("item", [*shipped_attention(BF16), *shipped_attention(FP32)], ids=str)
-def test_all_configurations(item: ShippedAttention, target: GPUTarget, tmp_path: Path):
-    if getattr(item, "kv_dtype", None) is FP8 and target not in HAS_FP8:
-        pytest.skip("no e4m3 in this hardware: int8 takes its place")
-    check(item, target, tmp_path)
+        check(item, target)
 
 
 @pytest.mark.parametrize(
