@@ -58,7 +58,7 @@ def running(
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONPATH": "",
     }
-    with served(command, f"http://127.0.0.1:{port}/v1", log, environment, timeout_s=600.0) as url:
+    with served(command, f"http://127.0.0.1:{port}/v1", log, environment, timeout_s=1200.0) as url:
         yield url
 
 

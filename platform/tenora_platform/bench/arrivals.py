@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from random import Random
 
 
@@ -31,7 +32,7 @@ def bursts(rate: float, size: int, random: Random) -> Iterator[float]:
 
 def arrivals(process: str, rate: float, random: Random) -> Iterator[float]:
     """`poisson`, `constant` or `bursts:SIZE`. Raises ValueError."""
-    if rate <= 0:
+    if not 0 < rate < inf:
         raise ValueError(f"a rate is above zero, not {rate:g}")
     match process.split(":"):
         case ["poisson"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -73,6 +74,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     def plan(self, targets: Targets) -> Plan:
         """Raises ValueError, OSError and PromptError when what was asked for cannot be."""
+        self._check_ranges()
         shape = self._shape()
         slo = Slo(
             *(None if ms is None else ms / 1e3 for ms in (self.slo_ttft, self.slo_tpot, self.slo_gap, self.slo_e2e))
@@ -94,6 +96,18 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             seed=self.seed,
         )
         return Plan(workload, shape, self._limits(shape), slo, msgspec.to_builtins(self))
+
+    def _check_ranges(self) -> None:
+        for name in ("duration", "timeout", "slo_ttft", "slo_tpot", "slo_gap", "slo_e2e", "slo_share"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < inf:
+                raise ValueError(f"--{name.replace('_', '-')} is above zero, not {value:g}")
+        for name in ("drain", "temperature"):
+            value = getattr(self, name)
+            if not 0 <= value < inf:
+                raise ValueError(f"--{name} is zero or more, not {value:g}")
+        if self.slo_share > 1:
+            raise ValueError(f"--slo-share is a share, at most 1, not {self.slo_share:g}")
 
     def _shape(self) -> Shape:
         if self.streams is not None and self.rate is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import accumulate
 from random import Random
@@ -15,7 +16,7 @@ def parse_weights(text: str, count: int) -> list[float]:
     match text.split(":"):
         case ["uniform"]:
             return [1.0] * count
-        case ["zipf", exponent]:
+        case ["zipf", exponent] if re.fullmatch(r"\d+(\.\d+)?", exponent):
             return [(rank + 1) ** -float(exponent) for rank in range(count)]
     raise ValueError(f"{text!r} is none of uniform, zipf:S")
 

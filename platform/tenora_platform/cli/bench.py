@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +139,7 @@ def register(app: typer.Typer) -> None:
         except (ValueError, OSError, PromptError, NothingToAsk) as error:
             raise CommandError(str(error)) from error
         results = _Results(as_json, json_file, html, records)
+        results.check()
         try:
             uvloop.run(_sweep(plan, options, client, results) if sweep else _run(plan, client, results))
         except (NothingMeasured, PromptError) as error:
@@ -152,6 +154,12 @@ class _Results:
     json_file: Path | None
     html: Path | None
     records: Path | None
+
+    def check(self) -> None:
+        """Before anything is asked. Raises CommandError where one cannot be written."""
+        for file in (self.json_file, self.html, self.records):
+            if file is not None and (file.is_dir() or not os.access(file.parent, os.W_OK)):
+                raise CommandError(f"{file} cannot be written: name a file in a folder that is there and yours")
 
     def write(self, report: Report | SweepReport, shown: RenderableType, page: Callable[[], str]) -> None:
         document = msgspec.json.format(msgspec.json.encode(report))

@@ -23,7 +23,7 @@ def test_things_are_drawn_in_proportion() -> None:
     assert len(drawn) == 200
 
 
-@pytest.mark.parametrize("text", ["zipf", "pareto:1"])
+@pytest.mark.parametrize("text", ["zipf", "pareto:1", "zipf:x", "zipf:-1", "zipf:nan"])
 def test_what_is_no_weighting_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="none of"):
         parse_weights(text, 3)
