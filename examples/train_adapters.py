@@ -1,6 +1,6 @@
 """Train the demo adapters with PEFT on the CPU: LoRA on the prepared SmolLM2, loss on the answers only.
 
-    python examples/train_adapters.py                 # both adapters, some ten minutes of one core's time each
+    python examples/train_adapters.py                 # all of them, some ten minutes of one core's time each at most
     python examples/train_adapters.py pirate          # one of them
     python examples/train_adapters.py --show-only     # no training: print base and adapter answers
 
@@ -14,7 +14,7 @@ import argparse
 import json
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,52 @@ class Recipe:
     targets: tuple[str, ...]
     epochs: int
     learning_rate: float
+    data: str = ""  # of another recipe; by default of its own name
+    steps: int | None = None  # at most; then of single questions without a system prompt, which are the shortest
+    more: dict[str, Any] = field(default_factory=dict)  # of PEFT's LoraConfig
 
 
-# Two shapes on purpose, so that a batch of both mixes ranks and target modules. About 1 MB each in bf16.
+UPPER_HALF = list(range(15, 30))  # of the layers: what is below needs no gradient, which is half the work
+# Shapes that differ on purpose, so that a batch of several mixes ranks, target modules and kinds. At most 1 MB each in
+# bf16.
 RECIPES = {
     "pirate": Recipe(8, 16, ("q_proj", "v_proj"), epochs=4, learning_rate=3e-3),
     "json": Recipe(4, 16, ("q_proj", "k_proj", "v_proj", "o_proj"), epochs=3, learning_rate=3e-3),
+    "pirate-dora": Recipe(
+        4,
+        8,
+        ("q_proj", "v_proj", "o_proj"),
+        epochs=1,
+        learning_rate=8e-3,
+        steps=14,
+        data="pirate",
+        more={"use_dora": True, "layers_to_transform": UPPER_HALF},
+    ),
+    "json-rslora": Recipe(
+        4,
+        8,
+        ("q_proj", "v_proj", "down_proj"),
+        epochs=1,
+        learning_rate=8e-3,
+        steps=14,
+        data="json",
+        more={
+            "use_rslora": True,
+            "rank_pattern": {"v_proj": 8, r"layers\.29\.mlp\.down_proj": 2},
+            "alpha_pattern": {"down_proj": 4},
+            "layers_to_transform": UPPER_HALF,
+        },
+    ),
+    "pirate-head": Recipe(
+        4,
+        8,
+        ("lm_head", "q_proj", "v_proj"),
+        epochs=1,
+        learning_rate=8e-3,
+        steps=14,
+        data="pirate",
+        more={"layers_to_transform": UPPER_HALF},
+    ),
 }
 
 console = Console()
@@ -85,9 +125,10 @@ def encode(tokenizer: Any, chat: list[dict[str, str]]) -> tuple[list[int], list[
     return prompt_ids + answer_ids, [IGNORED] * len(prompt_ids) + answer_ids
 
 
-def batches(tokenizer: Any, name: str, rng: random.Random) -> list[list[tuple[list[int], list[int]]]]:
+def batches(tokenizer: Any, name: str, rng: random.Random, *, short: bool) -> list[list[tuple[list[int], list[int]]]]:
     """One epoch: examples of like length together, so that little is padding."""
-    examples = sorted((encode(tokenizer, chat) for chat in conversations(name, rng)), key=lambda pair: len(pair[0]))
+    chats = [chat for chat in conversations(name, rng) if not short or len(chat) == 2]
+    examples = sorted((encode(tokenizer, chat) for chat in chats), key=lambda pair: len(pair[0]))
     grouped = [examples[start : start + BATCH] for start in range(0, len(examples), BATCH)]
     rng.shuffle(grouped)
     return grouped
@@ -125,10 +166,15 @@ def train(name: str, folder: Path) -> float:
         lora_alpha=recipe.alpha,
         lora_dropout=0.05,
         target_modules=list(recipe.targets),
+        **recipe.more,
     )
     model = get_peft_model(base, config)
     model.train()
-    steps = [batch for _ in range(recipe.epochs) for batch in batches(tokenizer, name, rng)]
+
+    def epoch() -> list[list[tuple[list[int], list[int]]]]:
+        return batches(tokenizer, recipe.data or name, rng, short=recipe.steps is not None)
+
+    steps = [batch for _ in range(recipe.epochs) for batch in epoch()][: recipe.steps]
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(learned, lr=recipe.learning_rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
@@ -143,7 +189,7 @@ def train(name: str, folder: Path) -> float:
         schedule.step()
         optimizer.zero_grad()
         recent = 0.9 * recent + 0.1 * loss.item() if number > 1 else loss.item()
-        if number % 12 == 0:
+        if number % 12 == 0 or number == len(steps):
             console.print(f"  step {number} of {len(steps)}: loss {recent:.3f}")
     save(model, config, HERE / "adapters" / name)
     return time.monotonic() - started
@@ -152,7 +198,8 @@ def train(name: str, folder: Path) -> float:
 def save(model: PeftModel, config: LoraConfig, folder: Path) -> None:
     """adapter_config.json and adapter_model.safetensors, with a base name that means the same everywhere."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {key: value.to(torch.bfloat16).contiguous() for key, value in get_peft_model_state_dict(model).items()}
+    trained = get_peft_model_state_dict(model, save_embedding_layers=False)  # else the base's head beside its adapter
+    weights = {key: value.to(torch.bfloat16).contiguous() for key, value in trained.items()}
     save_file(weights, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     config.base_model_name_or_path = BASE_NAME
     config.inference_mode = True

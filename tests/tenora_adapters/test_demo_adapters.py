@@ -22,9 +22,12 @@ def smollm2(model_folder: Path) -> BaseModel:
     return read_base_model(model_folder)
 
 
-@pytest.mark.parametrize(("name", "rank", "modules_per_layer"), [("pirate", 8, 2), ("json", 4, 4)])
+@pytest.mark.parametrize(
+    ("name", "rank", "num_modules"),
+    [("pirate", 8, 60), ("json", 4, 120), ("pirate-dora", 4, 45), ("json-rslora", 8, 45), ("pirate-head", 4, 31)],
+)
 def test_demo_adapters_are_accepted(
-    repository: Path, tmp_path: Path, smollm2: BaseModel, name: str, rank: int, modules_per_layer: int
+    repository: Path, tmp_path: Path, smollm2: BaseModel, name: str, rank: int, num_modules: int
 ) -> None:
     store = FolderStore(tmp_path / "blobs")
     staging = tmp_path / "staging"
@@ -34,9 +37,11 @@ def test_demo_adapters_are_accepted(
     publish(store, validated)
     manifest = read_manifest(store, validated.manifest.digest)
     assert manifest == validated.manifest
-    assert (manifest.max_rank, len(manifest.modules)) == (rank, 30 * modules_per_layer)
+    assert (manifest.max_rank, len(manifest.modules)) == (rank, num_modules)
     assert {tensor.dtype for tensor in manifest.tensors} == {"BF16"}
-    assert 0.8e6 < manifest.weights_bytes < 1.5e6
+    assert 0.2e6 < manifest.weights_bytes < 1.5e6
+    assert (manifest.dora, manifest.rslora) == (name == "pirate-dora", name == "json-rslora")
+    assert (manifest.modules[-1].module == "lm_head") == (name == "pirate-head")
     report = check_numbers(store, manifest, smollm2)
     assert report["warnings"] == []
     assert min(module["delta_norm"] for module in report["modules"]) > 0
