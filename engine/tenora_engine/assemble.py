@@ -30,6 +30,7 @@ from tenora_engine.grammar.grammars import Grammars
 from tenora_engine.grammar.vocabulary import read_vocabulary
 from tenora_engine.kernels import REFERENCE, Kernels, kernels_for
 from tenora_engine.kernels.kv import LayerKv, allocate_kv, kv_token_bytes
+from tenora_engine.kernels.launch_table import LaunchTableError
 from tenora_engine.kv.prefix_cache import PrefixCache
 from tenora_engine.lora.disk_cache import DiskCache
 from tenora_engine.lora.dora import BaseWeights
@@ -166,7 +167,10 @@ def _tokenize(model: Path) -> Callable[[str], list[int]]:
 
 def choose_kernels(config: EngineConfig, device: torch.device, num_threads: int) -> Kernels:
     """Raises StartError when what was asked for is not there."""
-    kernels = REFERENCE if config.cpu_kernels is CpuKernels.TORCH else kernels_for(device, num_threads)
+    try:
+        kernels = REFERENCE if config.cpu_kernels is CpuKernels.TORCH else kernels_for(device, num_threads)
+    except LaunchTableError as error:
+        raise StartError(str(error)) from error
     if kernels is REFERENCE and config.cpu_kernels is CpuKernels.NATIVE:
         raise StartError("the native library was not built: install where a C++ compiler is, see docs/cpu-speed.md")
     if kernels is REFERENCE:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tenora_engine.kernels import activation, attention, heads, kv, lora, norm
+from tenora_engine.kernels.launch_table import load_table
 from tenora_engine.model.linear import Linear, TorchLinear
 from tenora_engine.model.spec import Activation
 
@@ -44,10 +45,13 @@ REFERENCE = Kernels(
 
 def kernels_for(device: torch.device, num_threads: int | None = None) -> Kernels:
     """Triton on a GPU, NVIDIA's or AMD's (torch calls both cuda); elsewhere the native library where it was built, and
-    without it the reference. num_threads: of the native library, torch's own number by default."""
+    without it the reference. num_threads: of the native library, torch's own number by default.
+
+    Raises LaunchTableError."""
     if device.type == "cuda":
         from tenora_engine.kernels.on_triton import TRITON
 
+        load_table()
         return TRITON
     from tenora_engine.cpu.native import native_for
 

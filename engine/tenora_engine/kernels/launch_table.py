@@ -23,6 +23,10 @@ OWN_TABLE: Final = "TENORA_ENGINE_LAUNCHES"
 ANY: Final = "*"
 
 
+class LaunchTableError(Exception):
+    """TENORA_ENGINE_LAUNCHES names what is no table."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     op: str
@@ -39,7 +43,10 @@ class Row:
 
 def read_rows(path: Path) -> list[Row]:
     """Raises OSError, ValueError and TypeError for what is not a table."""
-    return [Row(**fields) for fields in json.loads(path.read_text())]
+    rows = json.loads(path.read_text())
+    if not isinstance(rows, list):
+        raise ValueError("not a list of rows")
+    return [Row(**fields) for fields in rows]
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
@@ -57,11 +64,19 @@ def merge(rows: Sequence[Row], newer: Sequence[Row]) -> list[Row]:
     return list({row.key: row for row in [*rows, *newer]}.values())
 
 
+def load_table() -> None:
+    """Before the first launch needs it. Raises LaunchTableError."""
+    _table()
+
+
 @functools.cache
 def _table() -> dict[tuple[Any, ...], Row]:
     rows = read_rows(SHIPPED)
     if own := os.environ.get(OWN_TABLE):
-        rows = merge(rows, read_rows(Path(own)))
+        try:
+            rows = merge(rows, read_rows(Path(own)))
+        except (OSError, ValueError, TypeError) as error:
+            raise LaunchTableError(f"{OWN_TABLE} names no table of launches, {own}: {error}") from error
     return {row.key: row for row in rows}
 
 

@@ -166,7 +166,8 @@ def _lora_run(
     layers: Sequence[LoraShape], rank: int, num_rows: int, num_adapters: int, dtype: torch.dtype, device: torch.device
 ) -> Callable[[], None]:
     bounds = [num_rows * slot // num_adapters for slot in range(num_adapters + 1)]
-    add_lora = PreparedLora([Segment(*bounds[at : at + 2], at, 1.0) for at in range(num_adapters)], device)
+    segments = [Segment(bounds[at], bounds[at + 1], at, 1.0) for at in range(num_adapters)]
+    add_lora = PreparedLora(segments, device)
     work = []
     for shape in layers:
         slots = TableSlots(shape, num_adapters, dtype, device)
