@@ -106,6 +106,7 @@ def test_canaries_survive_seeded_interleavings() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)  # a busy machine
 def test_canaries_survive_many_seeded_interleavings() -> None:
     """CACHE-09, ten thousand seeds."""
     interleave(range(1000, 10_000))
