@@ -38,7 +38,18 @@ MALLOC = {"MALLOC_PERTURB_": "1"}
 @pytest.mark.timeout(900)
 def test_the_engines_suite_over_poisoned_memory() -> None:
     files = [str(HERE / name) for name in SUITE]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not long and not soak", *files]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not long and not soak",
+        *files,
+    ]
     ran = subprocess.run(
         command, env=os.environ | MALLOC | {"TENORA_TEST_POISON": "1"}, capture_output=True, text=True, check=False
     )
