@@ -23,6 +23,11 @@ NAN = float("nan")
 DTYPES = [torch.float32, torch.bfloat16]
 
 
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    torch.manual_seed(0)
+
+
 def tolerance(dtype: torch.dtype) -> float:
     """Of the largest magnitude: some last places of fp32, or two roundings to bf16."""
     return 3e-6 if dtype is torch.float32 else 8e-3

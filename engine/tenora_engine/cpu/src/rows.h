@@ -97,10 +97,11 @@ inline void place_heads_as(const tenora::PlaceHeads& op, const Step& step, Membe
 
 inline Floats silu(Floats x) { return x / (1.0f + exp(-x)); }
 
-// 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), by tanh(y) = 1 - 2 / (1 + e^(2 y)).
+// 0.5 x (1 + tanh(y)), y = sqrt(2 / pi) (x + 0.044715 x^3), by 0.5 (1 + tanh(y)) = 1 / (1 + e^(-2 y)): nothing cancels where
+// tanh is near -1.
 inline Floats gelu_tanh(Floats x) {
   const Floats y = 0.7978845608f * (x + 0.044715f * (x * x * x));
-  return x * (1.0f - 1.0f / (1.0f + exp(y + y)));
+  return x / (1.0f + exp(-(y + y)));
 }
 
 template <class T>
