@@ -32,10 +32,11 @@ def interpret(files: set[str], **environment: str) -> None:
 
 @pytest.fixture(scope="module")
 def oldest_triton(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The one that torch 2.11 brings; here, beside the newer one that is installed."""
+    """The one that torch 2.11 brings; here, beside the newer one that is installed. Its interpreter makes loop bounds of
+    arrays of one element, which numpy refuses since 2.4."""
     folder = tmp_path_factory.mktemp("triton-3.6")
     options = ["-q", "--no-deps", "--disable-pip-version-check", "--root-user-action=ignore", "--target", str(folder)]
-    command = [sys.executable, "-m", "pip", "install", *options, "triton==3.6.0"]
+    command = [sys.executable, "-m", "pip", "install", *options, "triton==3.6.0", "numpy==2.2.6"]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # pip's own warnings
     assert run.returncode == 0, run.stdout
     return folder
