@@ -32,8 +32,8 @@ def interpret(files: set[str], **environment: str) -> None:
 
 @pytest.fixture(scope="module")
 def oldest_triton(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The one that torch 2.11 brings; here, beside the newer one that is installed. Its interpreter makes loop bounds of
-    arrays of one element, which numpy refuses since 2.4."""
+    """The one that torch 2.11 brings; here, beside the newer one installed. Its interpreter takes loop bounds of
+    arrays with one element, which numpy refuses since 2.4."""
     folder = tmp_path_factory.mktemp("triton-3.6")
     options = ["-q", "--no-deps", "--disable-pip-version-check", "--root-user-action=ignore", "--target", str(folder)]
     command = [sys.executable, "-m", "pip", "install", *options, "triton==3.6.0", "numpy==2.2.6"]
