@@ -21,7 +21,7 @@ from tenora_engine.kernels.attention import AttentionBatch, Span
 from tenora_engine.kernels.kv import allocate_kv
 from tenora_engine.kernels.lora import LoraPair, LoraShape, Segment
 from tenora_engine.kernels.on_triton import TRITON
-from tenora_engine.lora.weights import AdapterLayer, AdapterWeights, DeviceSlots
+from tenora_engine.lora.weights import AdapterLayer, AdapterWeights, DeviceSlots, layer_shapes
 from tenora_engine.model.decoder import Batch, Decoder
 from tenora_engine.model.graphs import CudaRecorder, GraphedDecoder, Recorder
 from tenora_engine.model.linear import TorchLinear
@@ -133,13 +133,7 @@ class Model:
             blocks = [self.random(rank, size, scale=0.1 * rank**-0.5) for size in shape.slices]
             return LoraPair(a, torch.block_diag(*blocks), ranks)
 
-        shapes = [
-            LoraShape(spec.hidden_size, (spec.q_size, spec.kv_size, spec.kv_size)),
-            LoraShape(spec.q_size, (spec.hidden_size,)),
-            LoraShape(spec.hidden_size, (spec.intermediate_size,) * 2),
-            LoraShape(spec.intermediate_size, (spec.hidden_size,)),
-        ]
-        return AdapterWeights(tuple(AdapterLayer(*map(pair, shapes)) for _ in spec.layers))
+        return AdapterWeights(tuple(AdapterLayer(*map(pair, layer_shapes(spec))) for _ in spec.layers))
 
     def load(self, ranks: Sequence[int]) -> None:
         """Adapters of these ranks in the slots 0, 1, ..."""

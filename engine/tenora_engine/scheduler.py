@@ -133,9 +133,9 @@ class Scheduler:
         if taken:
             self.fairness.charge_output(self.fairness[sequence.request.tenant], len(taken))
         if chunk.attempt == sequence.attempt:
-            sequence.num_computed = max(sequence.num_computed, chunk.start + chunk.length)
+            num_wrong = len(chunk.drafts) - (len(taken) - 1) if chunk.drafts else 0
+            sequence.num_computed = max(sequence.num_computed, chunk.start + chunk.length - num_wrong)
             if chunk.drafts:
-                sequence.num_computed += len(taken) - 1 - len(chunk.drafts)
                 sequence.num_planned = sequence.num_computed
                 self._holdings.trim(sequence)
             if sequence.num_computed >= (sequence.num_published + 1) * self.cache.block_size:

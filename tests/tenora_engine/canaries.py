@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from engine_under_test import ROUTE, Answer
+from slots_double import Slots
 
 from tenora_engine.admission import Capacity
 from tenora_engine.core import EngineCore
@@ -155,19 +156,6 @@ class _Loader:
         return ready
 
 
-class _Slots:
-    """What lies in which slot."""
-
-    def __init__(self) -> None:
-        self.content: dict[int, str] = {}
-
-    def install(self, slot: int, placed: str) -> None:
-        self.content[slot] = placed
-
-    def clear(self, slot: int) -> None:
-        self.content.pop(slot, None)
-
-
 class _NoGrammars:
     def want(self, request: Any, grammar: Any) -> None:
         pass
@@ -218,7 +206,7 @@ class CanaryEngine:
     ) -> None:
         num_slots = 2
         self.dice = random.Random(seed)
-        slots: Any = _Slots()
+        slots: Any = Slots()
         self.cache = PrefixCache(num_blocks, BLOCK)
         self.executor = CanaryExecutor(num_blocks, num_host_blocks, slots.content, self.dice)
         self.residency = Residency(slots, Room(num_slots, num_slots + 1), _Loader(self.dice), lambda: 0.0)

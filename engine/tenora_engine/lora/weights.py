@@ -121,6 +121,11 @@ def _down(spec: ModelSpec) -> _Modules:
     return _Modules(("mlp.down_proj",), LoraShape(spec.intermediate_size, (spec.hidden_size,)))
 
 
+def layer_shapes(spec: ModelSpec) -> list[LoraShape]:
+    """Of an `AdapterLayer`'s pairs in their order, the norms left out."""
+    return [modules.shape for modules in (_qkv(spec), _output(spec), _gate_up(spec), _down(spec))]
+
+
 def _lm_head(spec: ModelSpec) -> _Modules:
     return _Modules((LM_HEAD,), LoraShape(spec.hidden_size, (spec.vocab_size,)))
 
@@ -207,7 +212,7 @@ class DeviceSlots:
             for _ in range(spec.num_layers)
         ]
         self.adapters = Adapters(layers, make(_lm_head(spec)), make(_embedding(spec)), make(_norm(spec, FINAL_NORM)))
-        of_layers = chain.from_iterable((layer.qkv, layer.output, layer.gate_up, layer.down) for layer in layers)
+        of_layers = chain.from_iterable(layer.linears for layer in layers)
         norms = [layer.norms for layer in layers]
         of_norms = chain.from_iterable((n.attention, n.attention_out, n.mlp, n.mlp_out) for n in norms)
         self._slots: list[LoraSlots] = [  # in the order of `AdapterWeights.pairs`

@@ -38,6 +38,10 @@ class LayerSlots:
     down: LoraSlots
     norms: NormSlots
 
+    @property
+    def linears(self) -> tuple[LoraSlots, ...]:
+        return (self.qkv, self.output, self.gate_up, self.down)
+
 
 @dataclass(frozen=True, slots=True)
 class Adapters:

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Protocol
 
 import torch
@@ -155,7 +156,6 @@ class GraphedDecoder(Decoder):
 
 
 def _tables(adapters: Adapters) -> Iterable[TableSlots]:
-    of_layers = [slots for layer in adapters.layers for slots in (layer.qkv, layer.output, layer.gate_up, layer.down)]
-    for slots in (adapters.embedding, *of_layers):
+    for slots in (adapters.embedding, *chain.from_iterable(layer.linears for layer in adapters.layers)):
         assert isinstance(slots, TableSlots)
         yield slots

@@ -60,10 +60,10 @@ class ControlClient:
         return self._call("GET", path, params={k: v for k, v in params.items() if v is not None}).json()
 
     def post(self, path: str, **options: Any) -> Any:
-        return self._call("POST", path, **options).json()
+        return self.request("POST", path, **options)
 
     def put(self, path: str, **options: Any) -> Any:
-        return self._call("PUT", path, **options).json()
+        return self.request("PUT", path, **options)
 
     def request(self, method: str, path: str, **options: Any) -> Any:
         return self._call(method, path, **options).json()

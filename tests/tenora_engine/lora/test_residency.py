@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 from interleavings import counts, interleave, machine
+from slots_double import Slots
 
 from tenora_engine.errors import AdapterUnavailable
 from tenora_engine.lora.loader import Event, Failed, Fetched, Placed, Read
@@ -53,17 +54,6 @@ class Jobs:
     def end(self, event: Event, error: AdapterUnavailable | None = None) -> None:
         self.open.remove(event)
         self.done.append(event if error is None else Failed(event.digest, error))
-
-
-class Slots:
-    def __init__(self) -> None:
-        self.content: dict[int, str] = {}
-
-    def install(self, slot: int, placed: str) -> None:
-        self.content[slot] = placed
-
-    def clear(self, slot: int) -> None:
-        self.content.pop(slot, None)
 
 
 class ResidencyInterleaving:

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
-import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
+from upload_fixtures import staging, tenant
 
 from tenora_platform.changes import CHANNEL, Change, decode_change
 from tenora_platform.control.resources import Resources
 
-
-@pytest.fixture(autouse=True)
-def staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where uploads are staged; it must be empty again after every test."""
-    folder = tmp_path / "staging"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    yield folder
-    assert list(folder.iterdir()) == []
-
-
-@pytest.fixture
-def tenant(make_tenant: Callable[..., uuid.UUID]) -> uuid.UUID:
-    return make_tenant("acme")
+__all__ = ["heard", "staging", "tenant"]
 
 
 @pytest.fixture

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import adapter_files as files
 import pytest
 from fastapi.testclient import TestClient
+from upload_fixtures import staging, tenant
+
+__all__ = ["new_upload", "staging", "tenant"]
 
 CONTENT = [("adapter_config.json", files.config()), ("adapter_model.safetensors", files.weights())]
 
@@ -44,21 +45,6 @@ class Upload:
 
 
 MakeUpload = Callable[..., Upload]
-
-
-@pytest.fixture(autouse=True)
-def staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where chunks are received and put together; it must be empty again after every test."""
-    folder = tmp_path / "staging"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    yield folder
-    assert list(folder.iterdir()) == []
-
-
-@pytest.fixture
-def tenant(make_tenant: Callable[..., uuid.UUID]) -> uuid.UUID:
-    return make_tenant("acme")
 
 
 @pytest.fixture
