@@ -35,18 +35,18 @@ class LoadedAdapters:
     """All adapters lie in slots."""
 
     def __init__(self) -> None:
-        self._table = SlotTable(NUM_ADAPTERS)
+        self._table = SlotTable(NUM_ADAPTERS, worth=lambda _: 0.0)
 
     def pin(self, uses: tuple[AdapterUse, ...], *, may_place: bool, insist: bool = False) -> Pin:
         for use in uses:
             if self._table.find(use.digest) is None:
-                self._table.place(use.digest)
-            self._table.pin(use.digest, 0.0)
+                self._table.place(use.digest, num_bytes=1)
+            self._table.pin(use.digest)
         return Pin.PINNED
 
     def unpin(self, uses: tuple[AdapterUse, ...]) -> None:
         for use in uses:
-            self._table.unpin(use.digest, 0.0)
+            self._table.unpin(use.digest)
 
     def drain_for(self, claims: Iterable[tuple[AdapterUse, ...]]) -> frozenset[str]:
         return frozenset()

@@ -117,8 +117,8 @@ def test_close_does_not_wait_for_what_is_compiled(vocabulary: Vocabulary):
         pass
     compiler.close()
     assert process.returncode is not None
-    for child in children:
-        assert _is_gone(child)
+    while not all(map(_is_gone, children)):  # killed; the end of one that has much memory takes the system a moment
+        pass
 
 
 def test_nothing_is_compiled_that_nobody_waits_for(vocabulary: Vocabulary):
