@@ -42,13 +42,18 @@ def expected(world: World) -> Iterator[Callable[..., list[int]]]:
 
 def test_streams_of_base_and_adapters(gateway: GatewayDouble, world: World, expected: Callable[..., list[int]]):
     """All in flight together; one message per engine step holds the news of all of them."""
-    for name in (None, "r8", "r64"):
-        gateway.submit(f"{name}", PROMPT, adapter=world.digests.get(name or ""))
-    for name in (None, "r8", "r64"):
+    adapters, num = ("r8", "r64"), 120  # tokens: enough that the last to arrive meets the first
+    names = (None, *adapters)
+    for name in adapters:  # an adapter's load is no part of this
+        gateway.submit(f"load {name}", PROMPT, adapter=world.digests[name], max_tokens=1)
+        gateway.result(f"load {name}")
+    for name in names:
+        gateway.submit(f"{name}", PROMPT, adapter=world.digests.get(name or ""), max_tokens=num)
+    for name in names:
         answer = gateway.result(f"{name}")
-        assert answer.text == expected(name)
+        assert answer.text == expected(name, num)
         assert answer.usage is not None
-        assert (answer.usage.prompt, answer.usage.completion) == (len(PROMPT), 16)
+        assert (answer.usage.prompt, answer.usage.completion) == (len(PROMPT), num)
     assert max(len(step.outputs) for step in gateway.steps) == 3
     assert len({step.instance_id for step in gateway.steps}) == 1
 
