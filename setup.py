@@ -29,6 +29,7 @@ ISAS = {"portable": ("kPortable", [])}
 if platform.machine() in ("x86_64", "AMD64"):
     avx512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"]
     ISAS |= {"avx2": ("kAvx2", ["-mavx2", "-mfma"]), "avx512": ("kAvx512", avx512)}
+    ISAS |= {"avx512_bf16": ("kAvx512Bf16", [*avx512, "-mavx512bf16"])}
 
 
 class BuildNative(build_ext):

@@ -47,7 +47,7 @@ class Piece {
     float* memory = (float*)member.scratch((rows_ * (2 * wide_dim_ + kTileKeys + 2) + kTileKeys * wide_dim_) * 4);
     const auto part = [&](int64_t size) { return std::exchange(memory, memory + size); };
     keys_ = (T*)part(kTileKeys * wide_dim_);
-    queries_ = part(rows_ * wide_dim_);
+    queries_ = (Query*)part(rows_ * wide_dim_);
     out_ = part(rows_ * wide_dim_);
     scores_ = part(rows_ * kTileKeys);
     largest_ = part(rows_);
@@ -60,11 +60,13 @@ class Piece {
     std::fill(largest_, largest_ + rows_, -std::numeric_limits<float>::infinity());
     std::fill(total_, total_ + rows_, 0.0f);
     const int64_t first = first_seen(begin_), last = position(end_ - 1);
+    ask_for(first, last);
     for (int64_t tile = first / kTileKeys; tile <= last / kTileKeys; ++tile) {
       tile_ = tile * kTileKeys;
       from_ = std::max(first - tile_, int64_t(0));
       to_ = std::min(last + 1 - tile_, kTileKeys);
       find_keys();
+      ask_for(tile_ + kTileKeys, last);
       transpose_keys();
       score();
       weigh();
@@ -74,6 +76,8 @@ class Piece {
   }
 
  private:
+  using Query = Factor<T, T>;
+
   int64_t position(int64_t row) const { return span_.context - span_.end + row; }
   int64_t first_seen(int64_t row) const {
     return op_.window ? std::max(position(row) - op_.window + 1, int64_t(0)) : 0;
@@ -88,19 +92,30 @@ class Piece {
     }
   }
 
-  // Where the tile's keys and values lie, and word to the cache that they are wanted.
-  void find_keys() {
+  // f(where a token's key or value begins among all), for tokens first..end.
+  template <class F>
+  void each_place(int64_t first, int64_t end, F&& f) const {
     const int32_t* blocks = step_.blocks + span_.first_block;
-    int64_t block = (tile_ + from_) / step_.block_size, offset = (tile_ + from_) % step_.block_size;
-    for (int64_t key = from_; key < to_; ++key) {
-      const int64_t place = blocks[block] * step_.block_size + offset;
-      offsets_[key] = (place * op_.num_kv_heads + kv_head_) * dim_;
-      for (size_t line = 0; line < dim_ * sizeof(T); line += 64) {
-        __builtin_prefetch((const char*)((const T*)op_.keys + offsets_[key]) + line);
-        __builtin_prefetch((const char*)((const T*)op_.values + offsets_[key]) + line);
-      }
+    int64_t block = first / step_.block_size, offset = first % step_.block_size;
+    for (int64_t token = first; token < end; ++token) {
+      f((blocks[block] * step_.block_size + offset) * op_.num_kv_heads * dim_ + kv_head_ * dim_);
       if (++offset == step_.block_size) ++block, offset = 0;
     }
+  }
+
+  // Word to the cache that the keys and values from token `first` to its tile's end are wanted; none is after `last`.
+  void ask_for(int64_t first, int64_t last) const {
+    each_place(first, std::min(last + 1, (first / kTileKeys + 1) * kTileKeys), [&](int64_t place) {
+      for (size_t line = 0; line < dim_ * sizeof(T); line += 64) {
+        __builtin_prefetch((const char*)((const T*)op_.keys + place) + line);
+        __builtin_prefetch((const char*)((const T*)op_.values + place) + line);
+      }
+    });
+  }
+
+  void find_keys() {
+    int64_t* offset = offsets_ + from_;
+    each_place(tile_ + from_, tile_ + to_, [&](int64_t place) { *offset++ = place; });
   }
 
   // keys_: panels of [units][kPanel]; what lies outside from_..to_ is zero.
@@ -136,7 +151,8 @@ class Piece {
     });
   }
 
-  // Scores become weights e^(score - largest so far), 0 where the row does not look; what was added up is rescaled.
+  // Scores become weights e^(score - largest so far), 0 where the row does not look, and lie where the scores lay; what
+  // was added up is rescaled.
   void weigh() {
     const int64_t width = (to_ + kLanes - 1) / kLanes * kLanes;
     Ints lane;
@@ -147,7 +163,7 @@ class Piece {
       const int32_t to = int32_t(std::min(position(token) + 1 - tile_, kTileKeys));
       float* scores = scores_ + row * kTileKeys;
       if (from >= to) {
-        std::fill(scores, scores + width, 0.0f);
+        std::memset(scores, 0, width * sizeof(float));
         continue;
       }
       const Floats hidden = splat(-std::numeric_limits<float>::infinity());
@@ -162,7 +178,7 @@ class Piece {
       for (int64_t i = 0; i < width; i += kLanes) {
         const Ints key = lane + int32_t(i);
         const Floats weight = (key >= from) & (key < to) ? exp(load(scores + i) - now) : Floats{};
-        store(scores + i, weight);
+        store((Factor<T, T>*)scores + i, weight);  // never beyond what has been read
         total += weight;
       }
       if (now != before) {
@@ -190,10 +206,26 @@ class Piece {
   template <int M, int V>
   void add_columns(int64_t row, int64_t column, int64_t lanes) {
     float* out = out_ + row * wide_dim_ + column;
-    const float* weights = scores_ + row * kTileKeys;
+    const float* weights = scores_ + row * kTileKeys;  // as Factor<T, T>
     Floats sums[M][V];
     for (int m = 0; m < M; ++m)
       for (int v = 0; v < V; ++v) sums[m][v] = load(out + m * wide_dim_ + v * kLanes);
+#if defined(__AVX512BF16__)
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      for (int64_t key = from_ / 2 * 2; key < to_; key += 2) {  // in twos, of which one may not be looked at
+        Words values[V];
+        TENORA_UNROLL for (int v = 0; v < V; ++v) {
+          const Words even = key < from_ ? Words{} : value_bits(key, column + v * kLanes, lanes);
+          const Words odd = key + 1 >= to_ ? Words{} : value_bits(key + 1, column + v * kLanes, lanes);
+          values[v] = even >> 16 | odd;
+        }
+        TENORA_UNROLL for (int m = 0; m < M; ++m) {
+          const Words two = load_as<uint32_t>((const BFloat16*)(weights + m * kTileKeys) + key) + Words{};
+          TENORA_UNROLL for (int v = 0; v < V; ++v) sums[m][v] = add_pairs(sums[m][v], two, values[v]);
+        }
+      }
+    } else
+#endif
     for (int64_t key = from_; key < to_; ++key) {
       const T* value = (const T*)op_.values + offsets_[key] + column;
       Floats values[V];
@@ -205,6 +237,11 @@ class Piece {
     }
     for (int m = 0; m < M; ++m)
       for (int v = 0; v < V; ++v) store(out + m * wide_dim_ + v * kLanes, sums[m][v]);
+  }
+
+  // Of bf16, in the high halves.
+  Words value_bits(int64_t key, int64_t column, int64_t lanes) const {
+    return bits_of(load_n((const T*)op_.values + offsets_[key] + column, lanes));
   }
 
   void write() {
@@ -223,9 +260,9 @@ class Piece {
   int64_t tile_, from_, to_;  // first token of the present tile, and the keys of it that are looked at
   int64_t offsets_[kTileKeys];
   float* out_;          // [rows, wide_dim], not yet divided by `total_`
-  float* scores_;       // [rows, kTileKeys]
+  float* scores_;       // [rows, kTileKeys], then the weights
   T* keys_;             // the tile's keys as panels of [dim, kPanel], see load_two
-  float* queries_;      // [rows, wide_dim]
+  Query* queries_;      // [rows, wide_dim]
   float* largest_;      // [rows] score so far
   float* total_;        // [rows] sum of weights so far
 };

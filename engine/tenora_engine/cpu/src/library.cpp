@@ -9,7 +9,7 @@ namespace {
 
 const Isa* const kAll[] = {
 #if defined(__x86_64__)
-    &kAvx512, &kAvx2,
+    &kAvx512Bf16, &kAvx512, &kAvx2,
 #endif
     &kPortable,
 };
@@ -22,6 +22,7 @@ bool runs_here(const Isa& isa) {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (&isa == &kAvx2) return avx2;
   if (&isa == &kAvx512) return avx512;
+  if (&isa == &kAvx512Bf16) return avx512 && __builtin_cpu_supports("avx512bf16");
 #endif
   return &isa == &kPortable;
 }

@@ -46,8 +46,8 @@ inline void finish(const tenora::Linear& op, Y* y, int64_t column, const float* 
   });
 }
 
-template <class W>
-inline void multiply_panel(const tenora::Linear& op, const float* x, int64_t x_stride, int64_t rows, int64_t panel) {
+template <class F, class W>
+inline void multiply_panel(const tenora::Linear& op, const F* x, int64_t x_stride, int64_t rows, int64_t panel) {
   const W* weights = (const W*)op.weights + panel * kPanel * even(op.in);
   in_tiles(rows, [&](int64_t row, int height) {
     float sums[kMaxRows * kPanel];
@@ -63,39 +63,46 @@ inline void multiply_panel(const tenora::Linear& op, const float* x, int64_t x_s
   });
 }
 
-// Rows begin..end of x as floats, at a stride that keeps the rows of a tile out of each other's cache sets; a column of
+// Rows begin..end of x as factors, at a stride that keeps the rows of a tile out of each other's cache sets; a column of
 // zeros to an odd number.
-template <class T>
-inline void widen(const T* x, int64_t x_stride, int64_t begin, int64_t end, int64_t size, float* wide, int64_t stride) {
+template <class X, class F>
+inline void lay_out(const X* x, int64_t x_stride, int64_t begin, int64_t end, int64_t size, F* rows, int64_t stride) {
   for (int64_t row = begin; row < end; ++row) {
-    float* out = wide + row * stride;
-    each_vector(size, [&](int64_t i, int64_t n) { store_n(out + i, load_n(x + row * x_stride + i, n), n); });
-    out[size] = 0;
+    F* out = rows + row * stride;
+    if constexpr (std::is_same_v<X, F>)
+      std::memcpy(out, x + row * x_stride, size * sizeof(F));
+    else
+      each_vector(size, [&](int64_t i, int64_t n) { store_n(out + i, load_n(x + row * x_stride + i, n), n); });
+    out[size] = F{};
   }
 }
 
-// So many elements of x each member widens for itself: it costs a microsecond or two, as meeting the others would.
+// So many elements of x each member lays out for itself: it costs a microsecond or two, as meeting the others would.
 constexpr int64_t kAlone = 1 << 14;
 
-inline void run(const tenora::Linear& op, const Step& step, Member& member) {
-  const int64_t rows = step.num_rows, stride = even(op.in) + 16, bytes = rows * stride * sizeof(float);
+template <class X, class W>
+inline void linear_as(const tenora::Linear& op, const Step& step, Member& member) {
+  using F = Factor<X, W>;
+  const int64_t rows = step.num_rows, stride = even(op.in) + 64 / sizeof(F), bytes = rows * stride * sizeof(F);
   const bool alone = rows * op.in <= kAlone;
-  float* x = (float*)(alone ? member.scratch(bytes) : member.shared_scratch(bytes));
+  F* x = (F*)(alone ? member.scratch(bytes) : member.shared_scratch(bytes));
   const int64_t shares = alone ? 1 : member.num_members(), share = alone ? 0 : member.index();
-  const int64_t begin = rows * share / shares, end = rows * (share + 1) / shares;
-  if (op.dtype == DType::kFloat32)
-    widen((const float*)op.x, op.x_stride, begin, end, op.in, x, stride);
-  else
-    widen((const BFloat16*)op.x, op.x_stride, begin, end, op.in, x, stride);
+  lay_out((const X*)op.x, op.x_stride, rows * share / shares, rows * (share + 1) / shares, op.in, x, stride);
   if (!alone) member.barrier();
+  for (int64_t panel; (panel = member.take()) < num_panels(op.out);) multiply_panel<F, W>(op, x, stride, rows, panel);
+}
 
-  for (int64_t panel; (panel = member.take()) < num_panels(op.out);) {
-    switch (op.weights_dtype) {
-      case DType::kFloat32: multiply_panel<float>(op, x, stride, rows, panel); break;
-      case DType::kBFloat16: multiply_panel<BFloat16>(op, x, stride, rows, panel); break;
-      case DType::kInt8: multiply_panel<int8_t>(op, x, stride, rows, panel); break;
-    }
+template <class X>
+inline void linear_of(const tenora::Linear& op, const Step& step, Member& member) {
+  switch (op.weights_dtype) {
+    case DType::kFloat32: return linear_as<X, float>(op, step, member);
+    case DType::kBFloat16: return linear_as<X, BFloat16>(op, step, member);
+    case DType::kInt8: return linear_as<X, int8_t>(op, step, member);
   }
+}
+
+inline void run(const tenora::Linear& op, const Step& step, Member& member) {
+  op.dtype == DType::kFloat32 ? linear_of<float>(op, step, member) : linear_of<BFloat16>(op, step, member);
 }
 
 }  // namespace TENORA_ISA

@@ -62,8 +62,12 @@ inline Floats dots(const T* x, const T* a, int64_t size) {
         const T* weights = a + n * size + k;
         __builtin_prefetch((const char*)weights + kAhead);
         const Words weight = load_as<Words>(weights);
+#if defined(__AVX512BF16__)
+        sums[n] = add_pairs(sums[n], value, weight);
+#else
         sums[n] += floats_of(value << 16) * floats_of(weight << 16);
         sums[n] += floats_of(value & 0xffff0000u) * floats_of(weight & 0xffff0000u);
+#endif
       }
     }
   }

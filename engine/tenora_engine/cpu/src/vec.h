@@ -65,10 +65,14 @@ inline Floats load(const int8_t* p) { return __builtin_convertvector(widen(load_
 inline void store(float* p, Floats v) { std::memcpy(p, &v, sizeof v); }
 // Rounds to the nearest, ties to even; a NaN stays one.
 inline void store(BFloat16* p, Floats v) {
+#if defined(__AVX512BF16__)
+  Halves h = (Halves)_mm512_cvtneps_pbh((__m512)v);  // what is smaller than a normal number becomes 0
+#else
   Words w = bits_of(v);
   Words rounded = (w + 0x7fff + ((w >> 16) & 1)) >> 16;
   Words nan = (w >> 16) | 0x40;
   Halves h = narrow(v == v ? rounded : nan);
+#endif
   std::memcpy(p, &h, sizeof h);
 }
 
