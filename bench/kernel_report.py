@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -41,7 +42,8 @@ def check() -> int:
     wrong = False
     print(f"triton {triton.__version__}")
     for target, limit in TARGETS.items():
-        for item in [*shipped.defaults(), *shipped_attention.default_attention(target)]:
+        items: list[Any] = [*shipped.defaults(), *shipped_attention.default_attention(target)]
+        for item in items:
             usage = usage_of(item.compile(target), target)
             bad = usage.shared > limit or (target == HOPPER and usage.spilled > 0)
             wrong |= bad

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -80,7 +81,11 @@ def prepared_model() -> Path:
 
 @contextmanager
 def running_platform() -> Iterator[Platform]:
-    """Raises StackError when it does not start. `TENORA_ENGINE_*` reaches its engine; no other setting of ours does."""
+    """Raises StackError when it does not start. `TENORA_ENGINE_*` reaches its engine; no other setting of ours does.
+
+    It stops at SIGTERM too.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     for name in [name for name in os.environ if name.startswith("TENORA_") and not name.startswith("TENORA_ENGINE_")]:
         del os.environ[name]  # a database or a Redis that is in use is not for this
     WORK.mkdir(parents=True, exist_ok=True)

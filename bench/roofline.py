@@ -343,8 +343,8 @@ def main() -> None:
         print(line(name, sum(of_heads.launches().values(), NOTHING), of_heads.least()))
     rowwise = {"norm, 64 rows": norm(64), "gated, 64 rows": gated(64), "race, 64 rows": race(64)}
     rowwise |= {"place_heads, 64 rows": place_heads(64), "place_heads, 64 rows, int8": place_heads(64, torch.int8)}
-    for name, (least, work) in rowwise.items():
-        print(line(name, work, least))
+    for name, (least, of_rows) in rowwise.items():
+        print(line(name, of_rows, least))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ platform, tests/flows/test_soak.py. The full reports go to build/bench/steady.js
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import statistics
 import subprocess
@@ -124,6 +125,7 @@ async def ask_platform(targets: Targets) -> None:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     model = prepared_model()
     with console.status("Starting engines"):
         starts = [asyncio.run(start_engine(model)) for _ in range(ROUNDS)]

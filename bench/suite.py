@@ -9,6 +9,7 @@ The full reports go to build/bench/suite.json.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
@@ -95,6 +96,7 @@ def verdicts(results: Results) -> list[Verdict]:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with running_platform() as platform:
         with console.status("Making adapters"):
             mixed = make_adapters(platform.base, WORK / "adapters-mixed", MIXED_RANKS)

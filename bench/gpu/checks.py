@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -103,9 +104,11 @@ def heads(inputs: Inputs, normed: bool, kv_dtype: torch.dtype | None = None) -> 
     (cache,) = allocate_kv(1, 16, BLOCK, HKV, dim, kv_dtype or inputs.dtype, inputs.device)
     (want,) = allocate_kv(1, 16, BLOCK, HKV, dim, FP64, CPU)
     on_device = inputs.put(placed)
-    head_norms = HeadNorms(*norms.float().to(inputs.device), 1e-5) if normed else None
+    q, k = norms.float().to(inputs.device)
+    head_norms = HeadNorms(q, k, 1e-5) if normed else None
+    exact_norms = HeadNorms(norms[0], norms[1], 1e-5) if normed else None
     TRITON.place_heads(on_device, cos_sin.to(inputs.device), head_norms, cache, places.to(inputs.device), HQ)
-    REFERENCE.place_heads(placed, cos_sin.double(), HeadNorms(*norms, 1e-5) if normed else None, want, places, HQ)
+    REFERENCE.place_heads(placed, cos_sin.double(), exact_norms, want, places, HQ)
     if kv_dtype is None:
         parts = [(on_device[:, :HQ], placed[:, :HQ]), (cache.keys, want.keys), (cache.values, want.values)]
         return Results(*(torch.cat([part[side].flatten().cpu() for part in parts]) for side in (0, 1)))
@@ -219,8 +222,8 @@ def operations(kv_dtypes: Sequence[torch.dtype]) -> Iterator[tuple[str, Callable
     for kv_dtype in kv_dtypes:
         assert kv_dtype in LARGEST
         name = str(kv_dtype).removeprefix("torch.")
-        yield f"place_heads, {name}", lambda inputs, to=kv_dtype: heads(inputs, False, to), HALF_STEP[kv_dtype] * 1.01
-        yield f"attention, {name}", lambda inputs, to=kv_dtype: attention(inputs, to), None
+        yield f"place_heads, {name}", partial(heads, normed=False, kv_dtype=kv_dtype), HALF_STEP[kv_dtype] * 1.01
+        yield f"attention, {name}", partial(attention, kv_dtype=kv_dtype), None
     yield "race", sampling, 0.0
 
 

@@ -133,7 +133,11 @@ class Model:
             blocks = [self.random(rank, size, scale=0.1 * rank**-0.5) for size in shape.slices]
             return LoraPair(a, torch.block_diag(*blocks), ranks)
 
-        return AdapterWeights(tuple(AdapterLayer(*map(pair, layer_shapes(spec))) for _ in spec.layers))
+        def layer() -> AdapterLayer:
+            qkv, output, gate_up, down = map(pair, layer_shapes(spec))
+            return AdapterLayer(qkv, output, gate_up, down)
+
+        return AdapterWeights(tuple(layer() for _ in spec.layers))
 
     def load(self, ranks: Sequence[int]) -> None:
         """Adapters of these ranks in the slots 0, 1, ..."""

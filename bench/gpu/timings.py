@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import roofline
 import torch
@@ -196,7 +197,7 @@ def _by_row(clock: Clock, shape: Shape, rows: int, kv_dtypes: Sequence[torch.dty
             "place_heads",
             name,
             least,
-            lambda cache=cache: TRITON.place_heads(heads, cos_sin, None, cache, places, shape.heads),
+            partial(TRITON.place_heads, heads, cos_sin, None, cache, places, shape.heads),
         )
     few = min(rows, 64)
     weights = torch.rand(few, shape.vocab, device=clock.device)

@@ -62,13 +62,13 @@ class Usage:
 
 def usage_of(compiled: Any, target: GPUTarget) -> Usage:
     if target == GFX942:
-        text, names = compiled.asm["amdgcn"], (r"\.vgpr_count:\s+", r"\.private_segment_fixed_size:\s+")
+        text, names = compiled.asm["amdgcn"], [r"\.vgpr_count:\s+", r"\.private_segment_fixed_size:\s+"]
     else:
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             Path(file.name).write_bytes(compiled.asm["cubin"])
             command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
             text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        names = ("REG:", "STACK:", "LOCAL:")
+        names = ["REG:", "STACK:", "LOCAL:"]
     registers, *spilled = (int(re.search(rf"{name}(\d+)", text)[1]) for name in names)  # type: ignore[index]
     return Usage(registers, sum(spilled), compiled.metadata.shared)
 

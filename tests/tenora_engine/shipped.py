@@ -91,7 +91,7 @@ def lora(op: str, dtype: torch.dtype, height: int, rank: int, launch: dict[str, 
     pointer = _POINTERS[dtype]
     types = _TABLES | {"x": pointer, "y": pointer, "like": pointer, "token_ids": "*i64"}
     fixed = {"table_width": 12, "height": height, "rank_block": rank, "block": launch.get("block"), "aligned": True}
-    options = {name: launch[name] for name in ("num_warps", "num_stages") if name in launch}
+    options = {name: value for name, value in launch.items() if name in ("num_warps", "num_stages")}
     name = f"{op}-{_name(dtype)}-{height}-rank{rank}"
     return Shipped(name, _LORA[op], types, fixed, options, aligned=op != "gather")
 
@@ -136,14 +136,16 @@ def shipped() -> Iterator[Shipped]:
 
 def defaults() -> list[Shipped]:
     """Decoding and prefilling in bf16 at rank 16, bgmv's largest rank, and the rest of a step."""
-    wanted = ("bgmv-bfloat16-16-rank16", "bgmv-bfloat16-16-rank128", "shrink-bfloat16-16-rank16")
-    wanted += (
+    wanted = {
+        "bgmv-bfloat16-16-rank16",
+        "bgmv-bfloat16-16-rank128",
+        "shrink-bfloat16-16-rank16",
         "shrink-bfloat16-64-rank16",
         "expand-bfloat16-64-rank16",
         "norm-bfloat16-4096",
         "gated-bfloat16-silu",
         "race",
-    )
+    }
     return [item for item in shipped() if item.name in wanted]
 
 

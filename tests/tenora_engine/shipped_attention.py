@@ -36,6 +36,9 @@ class ShippedAttention:
         """int8 takes the place of fp8 where there is none."""
         return getattr(self, "kv_dtype", None) is not FP8 or target in HAS_FP8
 
+    def compile(self, target: GPUTarget) -> Any:
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class Attend(ShippedAttention):

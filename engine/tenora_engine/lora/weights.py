@@ -222,7 +222,7 @@ class DeviceSlots:
             *of_norms,
             self.adapters.final_norm,
         ]
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._nothing = PlacedAdapter([slots.place(None) for slots in self._slots], changes_norms=False)
 
     def place(self, weights: AdapterWeights) -> PlacedAdapter:

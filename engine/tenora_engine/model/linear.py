@@ -36,7 +36,7 @@ class TorchLinear:
 
 def can_pack(weight: Tensor) -> bool:
     """Whether oneDNN takes this weight on this machine."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     if weight.dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
