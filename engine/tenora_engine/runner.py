@@ -93,7 +93,7 @@ class Runner:
                 asked.append(_Asked(draw, item, num_rows))
             else:
                 results.append(ChunkResult(chunk, failure=NOT_FINITE))
-        for one, outcome in zip(asked, _sample(computed.logits, asked), strict=True):
+        for one, outcome in zip(asked, self._sample(computed.logits, asked), strict=True):
             chunk = one.draw.part.chunk
             if isinstance(outcome, Failure):
                 results.append(ChunkResult(chunk, failure=outcome))
@@ -109,6 +109,31 @@ class Runner:
         """fp32 [rows, vocab]; `adapters` are those of the rows."""
         add_lora = self._decoder.kernels.prepare_lora(adapters, self._device)
         return self._decoder.logits(hidden.index_select(0, self._indices(rows)), add_lora, self._adapters)
+
+    def _sample(self, logits: Tensor | None, asked: Sequence[_Asked]) -> list[list[Sampled] | Failure]:
+        """All at once; if that raises, one by one, so that the one at fault fails alone."""
+        try:
+            return list(self._sample_together(logits, asked))
+        except Exception:  # whatever one row brings, the others are to be served
+            log.exception("sampling a step failed; trying its requests one by one")
+        outcomes: list[list[Sampled] | Failure] = []
+        for one in asked:
+            try:
+                outcomes += self._sample_together(logits, [one])
+            except Exception:  # the one at fault
+                log.exception("request %s could not be sampled", one.draw.part.chunk.sequence.request.key.request_id)
+                outcomes.append(NOT_SAMPLED)
+        return outcomes
+
+    def _sample_together(self, logits: Tensor | None, asked: Sequence[_Asked]) -> list[list[Sampled]]:
+        indices = [row for one in asked for row in one.logit_rows]
+        if not indices:
+            return [[] for _ in asked]
+        assert logits is not None
+        rows = [row for one in asked for row in one.draw.rows[: one.num_rows]]
+        chosen = logits if indices == list(range(len(logits))) else logits[indices]
+        sampled = iter(sampler.sample(chosen, rows, _masks(asked, len(rows)), self._decoder.kernels.race))
+        return [[next(sampled) for _ in range(one.num_rows)] for one in asked]
 
     def _prompt_logprobs(self, hidden: Tensor, asked: _Asked) -> list[TokenLogprob]:
         part, positions = asked.draw.part, asked.draw.prompt
@@ -130,33 +155,6 @@ def _leading(sound: Sequence[bool], count: int) -> int:
         if not sound[index]:
             return index
     return count
-
-
-def _sample(logits: Tensor | None, asked: Sequence[_Asked]) -> list[list[Sampled] | Failure]:
-    """All at once; if that raises, one by one, so that the one at fault fails alone."""
-    try:
-        return list(_sample_together(logits, asked))
-    except Exception:  # whatever one row brings, the others are to be served
-        log.exception("sampling a step failed; trying its requests one by one")
-    outcomes: list[list[Sampled] | Failure] = []
-    for one in asked:
-        try:
-            outcomes += _sample_together(logits, [one])
-        except Exception:  # the one at fault
-            log.exception("request %s could not be sampled", one.draw.part.chunk.sequence.request.key.request_id)
-            outcomes.append(NOT_SAMPLED)
-    return outcomes
-
-
-def _sample_together(logits: Tensor | None, asked: Sequence[_Asked]) -> list[list[Sampled]]:
-    indices = [row for one in asked for row in one.logit_rows]
-    if not indices:
-        return [[] for _ in asked]
-    assert logits is not None
-    rows = [row for one in asked for row in one.draw.rows[: one.num_rows]]
-    chosen = logits if indices == list(range(len(logits))) else logits[indices]
-    sampled = iter(sampler.sample(chosen, rows, _masks(asked, len(rows))))
-    return [[next(sampled) for _ in range(one.num_rows)] for one in asked]
 
 
 def _masks(asked: Sequence[_Asked], num_rows: int) -> Tensor | None:

@@ -76,6 +76,7 @@ class Native:
             gated=self.gated,
             make_lora_slots=self.make_lora_slots,
             prepare_lora=self.prepare_lora,
+            race=REFERENCE.race,
         )
         self.int8_kernels = replace(self.kernels, make_linear=self.make_int8_linear)
 

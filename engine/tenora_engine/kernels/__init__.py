@@ -1,4 +1,4 @@
-"""The decoder's operations behind one seam: `kernels_for(device)` says who computes them.
+"""The operations of a step behind one seam: `kernels_for(device)` says who computes them.
 
 Every operation has a reference in plain torch, which is the truth that faster ones are tested against. Imports torch
 only, and triton once a GPU asks. Shapes: T tokens of the step, H hidden, Hq query heads, Hkv key/value heads, D head
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tenora_engine.kernels import activation, attention, heads, kv, lora, norm
+from tenora_engine.kernels import activation, attention, draw, heads, kv, lora, norm
 from tenora_engine.kernels.launch_table import load_table
 from tenora_engine.model.linear import Linear, TorchLinear
 from tenora_engine.model.spec import Activation
@@ -30,6 +30,7 @@ class Kernels:
     make_lora_slots: Callable[[lora.LoraShape, int, torch.dtype, torch.device], lora.LoraSlots]
     prepare_lora: Callable[[Sequence[lora.Segment], torch.device], lora.AddLora]
     make_linear: Callable[[Tensor, Tensor | None], Linear]
+    race: Callable[[Tensor, Tensor], Tensor]
 
 
 REFERENCE = Kernels(
@@ -40,6 +41,7 @@ REFERENCE = Kernels(
     make_lora_slots=lora.make_lora_slots,
     prepare_lora=lora.prepare_lora,
     make_linear=TorchLinear,
+    race=draw.race,
 )
 
 

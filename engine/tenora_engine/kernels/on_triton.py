@@ -10,6 +10,7 @@ from tenora_engine.kernels.attention_step import prepare_attention
 from tenora_engine.kernels.lora_apply import prepare_lora
 from tenora_engine.kernels.lora_slots import TableSlots
 from tenora_engine.kernels.place_heads import place_heads
+from tenora_engine.kernels.race import race
 from tenora_engine.kernels.rowwise import add_rms_norm, gated
 
 TRITON: Final[Kernels] = replace(
@@ -20,4 +21,5 @@ TRITON: Final[Kernels] = replace(
     gated=gated,
     make_lora_slots=TableSlots,
     prepare_lora=prepare_lora,
+    race=race,
 )

@@ -2,7 +2,7 @@
 
     winner[row] = argmax over tokens of weights[row, token] / e(row, token)
 
-The reference is `sampler.race.race`; the layout of the noise e is that of `philox`. Of equals the lowest token wins.
+The reference is `draw.race`; the layout of the noise e is that of `philox`. Of equals the lowest token wins.
 Each program finds the winner of a block of tokens, a reduction that of the blocks.
 """
 

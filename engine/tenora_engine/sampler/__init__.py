@@ -2,7 +2,7 @@
 
 A row's result depends on its own logits, sampling parameters, seed, choice and position, never on its neighbours. The
 order of work: penalties, bias, minimum length and grammar (`shaping`), temperature, top-k, top-p, min-p and typical-p
-(`truncation`), then one draw among what is left (`race`), with noise of which nothing is stored (`philox`).
+(`truncation`), then one draw among what is left (`race`), with noise of which nothing is stored.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tenora_engine.kernels import draw
 from tenora_engine.sampler.logprobs import logprobs_of
-from tenora_engine.sampler.race import noise_keys, race
+from tenora_engine.sampler.race import Race, noise_keys
 from tenora_engine.sampler.rows import Row, Sampled
 from tenora_engine.sampler.shaping import shape
 from tenora_engine.sampler.truncation import Cuts, draw_truncated, truncates
@@ -22,11 +23,11 @@ from tenora_engine.wire import Sampling, TokenLogprob
 __all__ = ["Row", "Sampled", "logprobs_of", "sample"]
 
 
-def sample(logits: Tensor, rows: Sequence[Row], masks: Tensor | None = None) -> list[Sampled]:
+def sample(logits: Tensor, rows: Sequence[Row], masks: Tensor | None = None, race: Race = draw.race) -> list[Sampled]:
     """Draw one token for each row.
 
     logits: fp32 [rows, vocab], finite. masks: which tokens the rows' grammars allow, int32 [rows, ceil(vocab / 32)] on
-    any device, see `shaping.shape`; None where no row has a grammar.
+    any device, see `shaping.shape`; None where no row has a grammar. race: the device's, by default the reference.
     """
     shaped = shape(logits, rows, masks)
     tokens = shaped.argmax(dim=-1)
@@ -39,7 +40,7 @@ def sample(logits: Tensor, rows: Sequence[Row], masks: Tensor | None = None) -> 
     if cut:
         asking = [rows[index] for index in cut]
         cuts = Cuts.of(asking, logits.shape[1], logits.device)
-        tokens[cut] = draw_truncated(_scale(shaped[cut], asking), noise_keys(asking, logits.device), cuts)
+        tokens[cut] = draw_truncated(_scale(shaped[cut], asking), noise_keys(asking, logits.device), cuts, race)
     return _report(logits, tokens.tolist(), rows)
 
 

@@ -1,5 +1,4 @@
-"""One draw per row by an exponential race: of all tokens i with weights p_i, the one whose p_i / e_i is largest wins,
-where e_i are independent exponential variates. It wins with probability p_i / sum(p).
+"""What of the exponential race (`kernels.draw`) lies with the sampler: whose noise it is, and a race among some tokens.
 
 The noise of a token is keyed by its id, never by where it stands in a tensor: the winner among some candidates is the
 winner among all tokens as long as the others weigh nothing. Of equal scores the lowest token id wins.
@@ -7,17 +6,17 @@ winner among all tokens as long as the others weigh nothing. Of equal scores the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from tenora_engine.kernels.philox import exponential_of_tokens, exponential_of_vocabulary
+from tenora_engine.kernels.philox import exponential_of_tokens
 from tenora_engine.sampler.rows import Row
 
-# Noise made at once, in tokens: bounds the memory of a large batch over a large vocabulary.
-_TOKENS_AT_ONCE: Final = 1 << 22
+# Weights fp32 [rows, vocab] and noise keys int64 [rows, 4] -> winners int64 [rows]: `Kernels.race`.
+Race: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 def noise_keys(rows: Sequence[Row], device: torch.device) -> Tensor:
@@ -28,26 +27,6 @@ def noise_keys(rows: Sequence[Row], device: torch.device) -> Tensor:
         assert seed is not None
         keys.append((seed & 0xFFFFFFFF, seed >> 32, row.position, row.sequence.choice))
     return torch.tensor(keys, dtype=torch.int64, device=device)
-
-
-def race(weights: Tensor, keys: Tensor) -> Tensor:
-    """Winners over the whole vocabulary. weights: fp32 [rows, vocab], >= 0, one above 0 -> int64 [rows].
-
-    On a GPU one kernel makes noise and scores on the way, and keeps neither.
-    """
-    if weights.is_cuda:
-        from tenora_engine.kernels.race import race as race_on_gpu  # imports triton
-
-        return race_on_gpu(weights, keys)
-    vocab_size = weights.shape[1]
-    at_once = max(1, _TOKENS_AT_ONCE // vocab_size)
-    winners = [
-        (
-            weights[begin : begin + at_once] / exponential_of_vocabulary(keys[begin : begin + at_once], vocab_size)
-        ).argmax(-1)
-        for begin in range(0, len(weights), at_once)
-    ]
-    return torch.cat(winners)  # of equals, argmax gives the first
 
 
 def race_among(weights: Tensor, token_ids: Tensor, keys: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from tenora_engine.sampler.race import race, race_among
+from tenora_engine.sampler.race import Race, race_among
 from tenora_engine.sampler.rows import Row
 from tenora_engine.wire import Sampling
 
@@ -51,8 +51,8 @@ def truncates(sampling: Sampling) -> bool:
     return sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0 or sampling.typical_p < 1
 
 
-def draw_truncated(scaled: Tensor, keys: Tensor, cuts: Cuts) -> Tensor:
-    """One token per row. scaled: fp32 [rows, vocab], the best at 0; keys: as in `race` -> int64 [rows]."""
+def draw_truncated(scaled: Tensor, keys: Tensor, cuts: Cuts, race: Race) -> Tensor:
+    """One token per row. scaled: fp32 [rows, vocab], the best at 0; keys: of the noise -> int64 [rows]."""
     totals = scaled.exp().sum(-1, dtype=torch.float64, keepdim=True)
     tokens = torch.empty(len(scaled), dtype=torch.int64, device=scaled.device)
     rest = torch.arange(len(scaled), device=scaled.device)
@@ -67,11 +67,11 @@ def draw_truncated(scaled: Tensor, keys: Tensor, cuts: Cuts) -> Tensor:
         tokens[rest[complete]] = drawn[complete]
         rest = rest[~complete]
     if len(rest):
-        tokens[rest] = _draw_of_all(scaled[rest], totals[rest], keys[rest], cuts.of_rows(rest))
+        tokens[rest] = _draw_of_all(scaled[rest], totals[rest], keys[rest], cuts.of_rows(rest), race)
     return tokens
 
 
-def _draw_of_all(scaled: Tensor, totals: Tensor, keys: Tensor, cuts: Cuts) -> Tensor:
+def _draw_of_all(scaled: Tensor, totals: Tensor, keys: Tensor, cuts: Cuts, race: Race) -> Tensor:
     least = _least(scaled.sort(dim=-1, descending=True).values, totals, cuts)
     weights = scaled.exp().masked_fill(scaled < least, 0)
     return race(_typical(weights, cuts.typical_p), keys)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ from tenora_engine.wire import AdapterUse
 
 
 def answers(engine: EngineUnderTest, world: World) -> list[Any]:
-    """Base and three adapters in one batch, one request with two of them; prompts in chunks beside decodes."""
+    """Base and three adapters in one batch, one request with two of them; prompts in chunks beside decodes; tokens are
+    drawn where there is no adapter."""
     r4, r8 = (AdapterUse(world.digests[name], scale) for name, scale in (("r4", 1.0), ("r8", 0.5)))
     mixes: list[list[Any]] = [[], world.uses("r1"), [r4], [r8], [r4, r8]]
     ids = []
     for seed, uses in enumerate(mixes):
         prompt = random.Random(seed).choices(range(3, TINY_VOCAB), k=5 + 6 * seed)
-        ids.append(engine.submit(prompt, uses, max_tokens=3, logprobs=0, prompt_logprobs=0))
+        drawn = {} if uses else {"temperature": 1.0, "seed": 7}
+        ids.append(engine.submit(prompt, uses, max_tokens=3, logprobs=0, prompt_logprobs=0, **drawn))
     told = engine.finish()  # in the order in which they ended, which hangs on when adapters were loaded
     engine.assert_at_rest()
     return [(answer.text, answer.prompt_logprobs, answer.logprobs[0]) for answer in map(told.__getitem__, ids)]
@@ -36,21 +39,20 @@ def test_the_engine_answers_as_on_the_reference(
     wanted = answers(make_engine(max_batch_tokens=40), world)
     launched = set()
 
-    def watched(kernel: str) -> None:
-        launch = getattr(lora_apply, kernel)
-
+    def watched(kernel: str, launch: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*arguments: Any) -> Any:
             launched.add(kernel)
             return launch(*arguments)
 
-        monkeypatch.setattr(lora_apply, kernel, noted)
+        return noted
 
     for kernel in ("bgmv", "shrink", "expand"):
-        watched(kernel)
+        monkeypatch.setattr(lora_apply, kernel, watched(kernel, getattr(lora_apply, kernel)))
     monkeypatch.setattr(lora_launch, "DECODE_ROWS", 20)  # so that this little batch takes both ways
-    monkeypatch.setattr(assemble, "kernels_for", lambda *_: on_triton.TRITON)
+    kernels = replace(on_triton.TRITON, race=watched("race", on_triton.TRITON.race))
+    monkeypatch.setattr(assemble, "kernels_for", lambda *_: kernels)
     got = answers(make_engine(max_batch_tokens=40), world)
-    assert launched == {"bgmv", "shrink", "expand"}
+    assert launched == {"bgmv", "shrink", "expand", "race"}
     for (text, prompt, logprobs), (want_text, want_prompt, want_logprobs) in zip(got, wanted, strict=True):
         assert text == want_text
         for entry, want in zip([*prompt[1:], *logprobs], [*want_prompt[1:], *want_logprobs], strict=True):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tenora_engine.kernels import REFERENCE, race, rowwise
+from tenora_engine.kernels.draw import race as reference_race
 from tenora_engine.model.spec import Activation
-from tenora_engine.sampler.race import race as reference_race
 
 pytest_plugins = ["interpreted"]
 
