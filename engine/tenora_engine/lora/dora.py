@@ -49,10 +49,14 @@ class BaseWeights:
 
 
 def row_scale(weight: Tensor, a: Tensor, b: Tensor, scaling: float, magnitude: Tensor) -> Tensor:
-    """s: fp32 [out_features]. weight: [out, in]; a: [rank, in]; b: [out, rank]; magnitude: [out]."""
+    """s: fp32 [out_features]. weight: [out, in]; a: [rank, in]; b: [out, rank]; magnitude: [out].
+
+    0 for a row without direction that is to have no length, as an untrained adapter leaves an unused token's row of the
+    head (PEFT's answer there is NaN).
+    """
     adapted = weight.float().addmm(b.float(), a.float(), alpha=scaling)
     lengths: Tensor = torch.linalg.vector_norm(adapted, dim=1)
-    return magnitude.float() / lengths
+    return (magnitude.float() / lengths).masked_fill((lengths == 0) & (magnitude == 0), 0.0)
 
 
 def gain_and_offset(scale: Tensor, bias: Tensor | None) -> Tensor:

@@ -141,6 +141,8 @@ def check_legal(workshop: Workshop, chosen: dict[str, Any], seed: int = 0) -> No
             reject()  # PEFT itself says no: it adapts no module
         rewrite(adapter, chosen, dtype)
         want = oracle_logprobs(copy.deepcopy(workshop.model), adapter, TOKENS)
+        if want.isnan().any():
+            reject()  # PEFT has no answer: a row of zeros has no direction for DoRA
         digest = workshop.accept(adapter)
     got = workshop.engine.ask(TOKENS, [digest], max_tokens=0, prompt_logprobs=2)
     assert got.prompt_logprobs is not None, got.failed
@@ -189,7 +191,7 @@ def test_legal(workshops: dict[str, Workshop], family: str, chosen: dict[str, An
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @given(family=families, chosen=legal(), seed=st.integers(0, 99))
-@generate(1400)
+@generate(1400, derandomize=True)
 def test_many_legal(workshops: dict[str, Workshop], family: str, chosen: dict[str, Any], seed: int):
     check_legal(workshops[family], chosen, seed)
 
@@ -333,7 +335,7 @@ def test_illegal_tensors(workshops: dict[str, Workshop], plain: Path, spoil: Any
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @given(field=illegal_config(), spoil=spoilt_tensors())
-@generate(600)
+@generate(600, derandomize=True)
 def test_many_illegal(workshops: dict[str, Workshop], plain: Path, field: tuple[str, Any], spoil: Any):
     check_illegal(workshops["qwen2"], plain, field)
     check_spoilt(workshops["qwen2"], plain, spoil)
