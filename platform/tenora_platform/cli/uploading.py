@@ -69,9 +69,9 @@ def wait_until_checked(control: ControlClient, tenant_id: str, accepted: dict[st
 def _unfinished(
     control: ControlClient, collection: str, wanted: dict[str, Any], announced: list[dict[str, Any]]
 ) -> dict[str, Any] | None:
-    """An upload of the very same files to the same name, which an earlier command began."""
+    """An upload of the very same files that an earlier command began and that is to become the very same version."""
     for upload in control.items(collection):
-        same = upload["files"] == announced and all(upload[key] == wanted[key] for key in ("name", "base_model"))
+        same = upload["files"] == announced and all(upload[key] == value for key, value in wanted.items())
         if same and upload["status"] == "receiving":
             return upload
     return None

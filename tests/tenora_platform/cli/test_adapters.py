@@ -151,6 +151,23 @@ def test_a_changed_file_begins_anew(wire: Wire, admin: TestClient, tenant: uuid.
     assert [item["status"] for item in items] == ["finished", "receiving"]
 
 
+def test_other_options_begin_anew(wire: Wire, admin: TestClient, tenant: uuid.UUID, folder: Path) -> None:
+    """What is asked for now is what is done, whatever an upload of the same files that was cut off had asked for."""
+    wire.cut = lambda method, path, after: path.endswith("/finish")
+    upload(folder)
+    upload(folder, "--no-promote", "--confirm-base")
+    wire.cut = lambda *_: False
+    assert upload(folder, "--no-promote").exit_code == 0
+    (adapter,) = admin.get(adapter_calls.url(tenant)).json()["items"]
+    assert (adapter["versions_count"], adapter["active_version"]) == (1, None)
+    items = admin.get(f"/api/v1/tenants/{tenant}/uploads").json()["items"]
+    assert [(item["status"], item["promote"], item["confirm_base"]) for item in items] == [
+        ("finished", False, False),
+        ("receiving", False, True),
+        ("receiving", True, False),
+    ]
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_what_is_rejected_says_which_module_and_what_to_do(
     wire: Wire, tenant: uuid.UUID, folder: Path, as_json: bool

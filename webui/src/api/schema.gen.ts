@@ -1251,6 +1251,8 @@ export interface components {
             adapter_id: string | null;
             /** Base Model */
             base_model: string | null;
+            /** Confirm Base */
+            confirm_base: boolean;
             /**
              * Created At
              * Format: date-time
@@ -1280,6 +1282,8 @@ export interface components {
              * @description How many of them have arrived: where to go on.
              */
             offset: number;
+            /** Promote */
+            promote: boolean;
             /**
              * Size
              * @description Bytes of all files together.

@@ -54,6 +54,8 @@ class UploadView(View):
     id: Id
     name: str
     base_model: str | None
+    confirm_base: bool
+    promote: bool
     files: list[UploadFile]
     size: int = Field(description="Bytes of all files together.")
     offset: int = Field(description="How many of them have arrived: where to go on.")

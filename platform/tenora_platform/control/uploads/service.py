@@ -155,6 +155,8 @@ def view(upload: AdapterUpload) -> UploadView:
         id=upload.id,
         name=upload.name,
         base_model=upload.base_model,
+        confirm_base=upload.confirm_base,
+        promote=upload.promote,
         files=list(files_of(upload)),
         size=upload.size_bytes,
         offset=upload.received_bytes,
