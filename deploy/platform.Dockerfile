@@ -15,7 +15,7 @@ RUN pip wheel --no-deps --wheel-dir /wheel .
 FROM python:3.12-slim
 COPY constraints.txt /tmp/constraints.txt
 RUN --mount=type=bind,from=wheel,source=/wheel,target=/wheel \
-    pip install --no-cache-dir -c /tmp/constraints.txt "$(ls /wheel/*.whl)[platform]"
+    pip install --no-cache-dir -c /tmp/constraints.txt "$(ls /wheel/*.whl)[platform,s3]"
 RUN useradd --system --create-home --uid 10001 tenora && install -d -o tenora /var/lib/tenora /var/lib/tenora/blobs /var/lib/tenora/spool /models
 USER tenora
 ENV TENORA_HOME=/var/lib/tenora TENORA_HOST=0.0.0.0 PYTHONUNBUFFERED=1

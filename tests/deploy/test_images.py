@@ -43,7 +43,7 @@ class Image:
 def build(repository: Path, folder: Path, dockerfile: str) -> Image:
     """Install what the Dockerfile's last stage installs, from this source tree."""
     final = (repository / "deploy" / dockerfile).read_text().split("\nFROM ")[-1]
-    extras = re.search(r"\.whl\)\[([a-z,]+)\]", final)
+    extras = re.search(r"\.whl\)\[([a-z0-9,]+)\]", final)
     assert extras is not None
     venv.create(folder, with_pip=True)
     pip = [str(folder / "bin" / "pip"), "install", "-q", "-c", str(repository / "constraints.txt")]
