@@ -48,6 +48,9 @@ class LoadedAdapters:
         for use in uses:
             self._table.unpin(use.digest)
 
+    def invocation_of(self, digest: str) -> tuple[int, ...] | None:
+        return None
+
     def drain_for(self, claims: Iterable[tuple[AdapterUse, ...]]) -> frozenset[str]:
         return frozenset()
 
@@ -62,7 +65,7 @@ def make_request(index: int) -> Request:
         prompt=prompt,
         sampling=Sampling(max_tokens=100_000, seed=0),
         adapters=adapters,
-        cache_root=CacheScope(tenant.encode(), "base", "bfloat16", adapters).root(),
+        cache_root=CacheScope(tenant.encode(), "base", "bfloat16").root(),
         stop_token_ids=frozenset({2}),
         max_new_tokens=100_000,
     )

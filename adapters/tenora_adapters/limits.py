@@ -19,6 +19,7 @@ class Limits:
     max_scaling: float = 1e4
     max_saved_elements: int = 64 << 20  # of one module that was trained whole: 128 MiB in bf16, in every engine
     max_patterns: int = 1024  # entries of one list or mapping in the config
+    max_invocation_tokens: int = 64  # that activate an aLoRA
     max_pattern_chars: int = 512  # one regular expression or name
     max_pattern_total: int = 48 << 10  # characters of all of a config's
     max_pattern_program: int = 4000  # RE2's instructions for all expressions that are more than a name

@@ -77,7 +77,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     tensors: tuple[TensorEntry, ...]
     rslora: bool = False
     dora: bool = False
-    alora_invocation: tuple[int, ...] | None = None
+    alora_invocation: tuple[int, ...] | None = None  # token ids, at least one; see `PeftConfig.invocation`
     warnings: tuple[Warning, ...] = ()
     replaced: tuple[Replacement, ...] = ()  # biases that were trained, and `modules_to_save`
     # What PEFT saved of the base beside its own: of no effect, since `numeric` takes only what equals the base's.

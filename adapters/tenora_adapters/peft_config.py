@@ -36,6 +36,7 @@ _IGNORED: Final = frozenset(
 )
 _READ: Final = frozenset(
     {
+        "alora_invocation_tokens",
         "alpha_pattern",
         "base_model_name_or_path",
         "bias",
@@ -57,7 +58,6 @@ _READ: Final = frozenset(
 )
 # The rest of PEFT's fields, and any that a later PEFT adds, must be off.
 _FEATURES: Final = {  # what each is, and why it is refused
-    "alora_invocation_tokens": ("activated LoRA", "an adapter applies to all of a request's tokens here"),
     "arrow_config": ("Arrow routing", "a request says which adapters it uses, not the hidden state"),
     "ensure_weight_tying": ("a head that is tied to an adapted embedding", "they are adapted apart"),
     "kasa_config": ("KaSA", "it truncates the base's own weights, which all adapters share"),
@@ -136,6 +136,7 @@ class PeftConfig:
     base_name: str | None
     bias: Bias = Bias.NONE
     saved: tuple[str, ...] = ()  # ends of the names of modules that were trained whole
+    invocation: tuple[int, ...] | None = None  # of an activated LoRA: it applies from their last occurrence on
 
     def scaling(self, rank: int, alpha: Number) -> float:
         """alpha / r, or alpha / sqrt(r) with rsLoRA."""
@@ -165,7 +166,7 @@ def parse_config(text: bytes, limits: Limits = DEFAULT_LIMITS) -> PeftConfig:
         raise _invalid("layers_pattern", "needs layers_to_transform beside it", layers_pattern)
 
     rank = _rank(fields.get("r", _DEFAULT_RANK), "r", limits)
-    return PeftConfig(
+    config = PeftConfig(
         rank=rank,
         alpha=_alpha(fields.get("lora_alpha", _DEFAULT_ALPHA), "lora_alpha"),
         rslora=_flag(fields, "use_rslora"),
@@ -190,7 +191,11 @@ def parse_config(text: bytes, limits: Limits = DEFAULT_LIMITS) -> PeftConfig:
         base_name=_base_name(fields.get("base_model_name_or_path")),
         bias=_bias(fields.get("bias", "none")),
         saved=_saved(fields.get("modules_to_save") or [], budget),
+        invocation=_invocation(fields.get("alora_invocation_tokens"), limits),
     )
+    if config.invocation is not None:
+        _refuse_unactivatable(config)
+    return config
 
 
 _MODULE_NAME: Final = re.compile(r"\w+(\.\w+)*", re.ASCII)
@@ -214,6 +219,17 @@ def _refuse_unimplemented(fields: dict[str, Any]) -> None:
             raise _unimplemented(name, *_FEATURES.get(name, (f"the setting {name[:80]!r}",)))
 
 
+def _refuse_unactivatable(config: PeftConfig) -> None:
+    """What cannot go with activation. An adapter of embeddings cannot either, which the base's modules tell."""
+    if config.dora:
+        raise _unimplemented("use_dora", "DoRA that is activated", "PEFT makes no such adapter")
+    why = "it would change the base's answer before the invocation as well"
+    if config.bias is not Bias.NONE:
+        raise _unimplemented("bias", "a trained bias beside activated LoRA", why)
+    if config.saved:
+        raise _unimplemented("modules_to_save", "a module saved whole beside activated LoRA", why)
+
+
 def _unimplemented(name: str, what: str, why: str = "it is not known to this server") -> ConfigRejected:
     return ConfigRejected(f"{what} is not supported: {why}", param=name[:80], code="unsupported_feature")
 
@@ -233,6 +249,15 @@ def _rank(value: object, name: str, limits: Limits) -> int:
     if type(value) is not int or not 1 <= value <= limits.max_rank:
         raise _invalid(name, f"must be a whole number from 1 to {limits.max_rank}", value)
     return value
+
+
+def _invocation(value: object, limits: Limits) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    most = limits.max_invocation_tokens
+    if not isinstance(value, list) or not 1 <= len(value) <= most or any(type(i) is not int or i < 0 for i in value):
+        raise _invalid("alora_invocation_tokens", f"must be a list of 1 to {most} token ids", value)
+    return tuple(value)
 
 
 def _alpha(value: object, name: str) -> Number:

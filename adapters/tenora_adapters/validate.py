@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tenora_adapters.base import EMBEDDING, BaseModel
-from tenora_adapters.errors import BaseRejected, WeightsRejected
+from tenora_adapters.errors import BaseRejected, ConfigRejected, WeightsRejected
 from tenora_adapters.header import read_header
 from tenora_adapters.limits import DEFAULT_LIMITS, Limits
 from tenora_adapters.manifest import (
@@ -54,6 +54,8 @@ def validate_package(
     config = parse_config(config_bytes, limits)
     warnings = _check_base(config, accepted_bases, confirmed=base_confirmed)
     targets = resolve_targets(config, base, limits)
+    if config.invocation is not None:
+        warnings.append(_check_invocation(config.invocation, {target.module for target in targets.modules}, base))
     with files.weights.open("rb") as file:
         size = files.weights.stat().st_size
         header = read_header(file, size, limits)
@@ -83,6 +85,7 @@ def validate_package(
         tensors=header.tensors,
         rslora=config.rslora,
         dora=config.dora,
+        alora_invocation=config.invocation,
         warnings=tuple(warnings),
         replaced=tuple(whole.replacement for whole in replaced.parameters),
         copies=tuple(whole.replacement for whole in copies),
@@ -105,6 +108,24 @@ def _check_base(config: PeftConfig, accepted: Collection[str] | None, *, confirm
         param="base_model_name_or_path",
         code="base_unconfirmed" if config.base_name is None else None,
     )
+
+
+def _check_invocation(invocation: tuple[int, ...], modules: Collection[str], base: BaseModel) -> Warning:
+    """What the report says of an activated LoRA. Raises ConfigRejected."""
+    if max(invocation) >= base.vocab_size:
+        raise ConfigRejected(
+            f"alora_invocation_tokens holds the token id {max(invocation)}; the base's go up to {base.vocab_size - 1}",
+            param="alora_invocation_tokens",
+        )
+    if EMBEDDING in modules:
+        raise ConfigRejected(
+            "an activated adapter of the embedding is not supported: PEFT makes no such adapter",
+            param="target_modules",
+            code="unsupported_feature",
+        )
+    ids = ", ".join(map(str, invocation))
+    message = f"applies from the last occurrence of the tokens {ids} in a prompt on; without them the base answers"
+    return Warning("activated", message)
 
 
 def _copies(tensors: dict[str, TensorEntry], base: BaseModel, replaced: Collection[Whole]) -> list[Whole]:

@@ -60,7 +60,7 @@ def admit(submit: Submit, route: bytes, now: float, capacity: Capacity) -> Reque
 
     ignored = capacity.eos_token_ids if sampling.ignore_eos else frozenset()
     seed = secrets.randbits(64) if sampling.seed is None else sampling.seed & (2**64 - 1)
-    scope = CacheScope(submit.cache_salt, submit.base_fingerprint, capacity.kv_dtype, submit.adapters)
+    scope = CacheScope(submit.cache_salt, submit.base_fingerprint, capacity.kv_dtype)
     request = Request(
         key=RequestKey(route, submit.request_id),
         tenant=submit.tenant,

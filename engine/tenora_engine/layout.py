@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby, pairwise
 
 from tenora_engine.kernels.attention import Span
 from tenora_engine.kernels.lora import Segment
@@ -32,11 +32,13 @@ class Part:
     unknown: int | None  # index of the token that the launch before draws; it is filled in before this one computes
     blocks: list[int]
     adapters: tuple[SlotUse, ...]
+    starts: tuple[int, ...]  # of each adapter, the first position that it changes
 
     @classmethod
     def of(cls, chunk: Chunk, block_size: int, slot_of: Callable[[str], int]) -> Part:
         """`slot_of` gives the slot of an adapter's digest; those of a planned chunk are pinned."""
         sequence = chunk.sequence
+        activations = sequence.request.activations
         known = sequence.tokens[chunk.start : chunk.end - len(chunk.drafts)]
         num_unknown = chunk.length - len(chunk.drafts) - len(known)
         assert 0 <= num_unknown <= 1
@@ -45,13 +47,23 @@ class Part:
             tokens=[*known, *(0,) * num_unknown, *chunk.drafts],
             unknown=len(known) if num_unknown else None,
             blocks=sequence.blocks[: -(-chunk.end // block_size)],
-            adapters=tuple(SlotUse(slot_of(use.digest), use.scale) for use in sequence.request.adapters),
+            adapters=tuple(SlotUse(slot_of(use.digest), use.scale) for use, _ in activations),
+            starts=tuple(start for _, start in activations),
         )
 
     @property
     def num_drawn(self) -> int:
         """Positions whose logits are wanted: the last known token and the drafts after it."""
         return 1 + len(self.chunk.drafts) if self.chunk.samples else 0
+
+    def runs(self, begin: int, end: int) -> list[tuple[tuple[SlotUse, ...], int]]:
+        """Positions begin .. end as (adapters, number of rows), cut where an adapter begins to apply."""
+        cuts = [begin, *sorted({start for start in self.starts if begin < start < end}), end]
+        uses = list(zip(self.adapters, self.starts, strict=True))
+        return [
+            (tuple(use for use, start in uses if start <= first), next_first - first)
+            for first, next_first in pairwise(cuts)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +115,13 @@ def lay_out(parts: Iterable[Part], block_size: int) -> Layout:
         positions=positions,
         places=places,
         spans=spans,
-        segments=segments((part.adapters, part.chunk.length) for part in ordered),
+        segments=segments(chain.from_iterable(part.runs(part.chunk.start, part.chunk.end) for part in ordered)),
         drawn_rows=drawn_rows,
-        drawn_segments=segments((part.adapters, part.num_drawn) for part in ordered if part.num_drawn),
+        drawn_segments=segments(
+            chain.from_iterable(
+                part.runs(part.chunk.end - part.num_drawn, part.chunk.end) for part in ordered if part.num_drawn
+            )
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from tenora_engine.kv.prefix_cache import block_key
+from tenora_engine.kv.prefix_cache import block_key, parent_with_adapters
 from tenora_engine.wire import AdapterUse, FinishReason, Priority, Sampling, TokenLogprob, Usage
 
 
@@ -55,17 +55,25 @@ class Request:
     prompt: list[int]
     sampling: Sampling  # with a seed
     adapters: tuple[AdapterUse, ...]
-    cache_root: bytes
+    cache_root: bytes  # of the base's own KV: adapters have their part in the keys from where they apply
     stop_token_ids: frozenset[int]
     max_new_tokens: int  # max_tokens, cut at the context window
     deadline: float | None = None  # on the engine's monotonic clock
     weight: float = 1.0  # the tenant's share, relative to others
     priority: Priority = Priority.INTERACTIVE
     ready: bool = True  # False while its grammar is compiled: nothing of it is scheduled
+    # Of each adapter, the first position that it changes; None: it changes none. Set when they are loaded.
+    starts: tuple[int | None, ...] = ()
     sequences: list[Sequence] = field(default_factory=list)
     cached_tokens: int = 0
     # Log-probabilities of the prompt by position, as far as computed; the first token has none.
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
+
+    @property
+    def activations(self) -> list[tuple[AdapterUse, int]]:
+        """The adapters that change anything, and from which position on."""
+        uses = zip(self.adapters, self.starts, strict=True)  # strict: nobody asks before they are loaded
+        return [(use, start) for use, start in uses if start is not None]
 
     @property
     def usage(self) -> Usage:
@@ -154,7 +162,11 @@ class Sequence:
     def block_keys(self, count: int, block_size: int) -> list[bytes]:
         """Prefix-cache keys of the first `count` blocks, all of them full. Each is computed once."""
         assert count * block_size <= len(self.tokens)
+        activations = self.request.activations if len(self._keys) < count else []
         for index in range(len(self._keys), count):
             parent = self._keys[-1] if self._keys else self.request.cache_root
-            self._keys.append(block_key(parent, self.tokens[index * block_size : (index + 1) * block_size]))
+            begin, end = index * block_size, (index + 1) * block_size
+            if starting := [(use, start) for use, start in activations if begin <= start < end]:
+                parent = parent_with_adapters(parent, starting)
+            self._keys.append(block_key(parent, self.tokens[begin:end]))
         return self._keys[:count]

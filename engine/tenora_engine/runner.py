@@ -144,7 +144,7 @@ class Runner:
             end = min(begin + _PROMPT_ROWS, positions.stop)
             first_row = asked.placed.begin + begin - 1 - part.chunk.start  # a token is predicted by the one before it
             rows = range(first_row, first_row + end - begin)
-            logits = self._logits(hidden, rows, segments([(part.adapters, len(rows))]))
+            logits = self._logits(hidden, rows, segments(part.runs(begin - 1, end - 1)))
             logprobs += sampler.logprobs_of(logits, request.prompt[begin:end], num_top)
         return logprobs
 

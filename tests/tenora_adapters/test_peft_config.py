@@ -74,7 +74,11 @@ def test_adp_03_scaling_is_capped(base: BaseModel) -> None:
         ("modules_to_save", ["lm_.*"]),
         ("modules_to_save", {"lm_head": 1}),
         ("trainable_token_indices", [1, 2]),
-        ("alora_invocation_tokens", [1]),
+        ("alora_invocation_tokens", []),
+        ("alora_invocation_tokens", "<go>"),
+        ("alora_invocation_tokens", [1, -1]),
+        ("alora_invocation_tokens", [True]),
+        ("alora_invocation_tokens", [1] * 65),
         ("layer_replication", [[0, 2]]),
         ("target_parameters", ["experts.weight"]),
         ("megatron_config", {"a": 1}),
@@ -95,6 +99,18 @@ def test_adp_08_what_is_not_implemented_is_refused_by_name(field: str, value: ob
     with pytest.raises(ConfigRejected) as refused:
         parse(**{field: value})
     assert refused.value.param == field
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("use_dora", True), ("bias", "all"), ("bias", "lora_only"), ("modules_to_save", ["norm"])]
+)
+def test_what_cannot_be_activated_is_refused_by_name(field: str, value: object) -> None:
+    """Each is served for itself, and activated LoRA with all that only says how B A is scaled."""
+    parse(**{field: value})
+    with pytest.raises(ConfigRejected) as refused:
+        parse(alora_invocation_tokens=[7, 8], **{field: value})
+    assert (refused.value.param, refused.value.code) == (field, "unsupported_feature")
+    assert parse(alora_invocation_tokens=[7, 8], use_rslora=True, rank_pattern={"q_proj": 2}).invocation == (7, 8)
 
 
 def test_every_field_that_peft_writes_is_known(make_adapter: Any) -> None:

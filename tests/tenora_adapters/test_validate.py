@@ -184,3 +184,23 @@ def test_adp_13_the_name_is_never_opened(make_adapter: Any, base: BaseModel, tmp
         listening = False
     assert any("adapter_config.json" in entry for entry in seen)
     assert not [entry for entry in seen if "canary" in entry or "socket" in entry or "antigravity" in entry]
+
+
+def test_activated_lora_is_named_in_the_report(make_adapter: Any, base: BaseModel) -> None:
+    made = make_adapter(target_modules=["q_proj"], alora_invocation_tokens=[5, 95])
+    manifest = validate_package(made.files, base).manifest
+    assert manifest.alora_invocation == (5, 95)
+    assert next(w.message for w in manifest.warnings if w.code == "activated").count("5, 95") == 1
+    made.write_config(alora_invocation_tokens=[5, 96])
+    with pytest.raises(ConfigRejected, match="token id 96") as refused:
+        validate_package(made.files, base)
+    assert refused.value.param == "alora_invocation_tokens"
+
+
+def test_an_activated_adapter_of_the_embedding_is_refused(make_adapter: Any, base: BaseModel) -> None:
+    made = make_adapter(target_modules=["embed_tokens", "q_proj"])
+    validate_package(made.files, base)
+    made.write_config(alora_invocation_tokens=[5])
+    with pytest.raises(ConfigRejected, match="PEFT makes no such") as refused:
+        validate_package(made.files, base)
+    assert (refused.value.param, refused.value.code) == ("target_modules", "unsupported_feature")

@@ -31,6 +31,7 @@ class ScriptedAdapters:
     num_slots: int = 2
     loading: set[str] = field(default_factory=set)
     pins: Counter[str] = field(default_factory=Counter)
+    invocations: dict[str, tuple[int, ...]] = field(default_factory=dict)
     slots: list[str | None] = field(default_factory=list)
 
     def pin(self, uses: tuple[AdapterUse, ...], *, may_place: bool, insist: bool = False) -> Pin:
@@ -51,6 +52,9 @@ class ScriptedAdapters:
         for use in uses:
             assert self.pins[use.digest] > 0
             self.pins[use.digest] -= 1
+
+    def invocation_of(self, digest: str) -> tuple[int, ...] | None:
+        return self.invocations.get(digest)
 
     def drain_for(self, claims: Iterable[tuple[AdapterUse, ...]]) -> frozenset[str]:
         wanted = {use.digest for uses in claims for use in uses}

@@ -3,11 +3,14 @@
 A block's key is a SHA-256 chain over typed, length-framed fields, so that two different inputs can never be read as
 the same bytes:
 
-    root      = H("tenora.kv.v1" | salt | base fingerprint | kv dtype | for each adapter: digest, scale)
-    key of b  = H(key of the block before it, or root | the token ids of b)
+    root      = H("tenora.kv.v1" | salt | base fingerprint | kv dtype)
+    parent    = the key of the block before, or root; of a block in which adapters begin to apply
+                H("tenora.kv.adapters" | that | for each of these: digest, scale, first position)
+    key of b  = H(parent | the token ids of b)
 
-The full 256 bits are compared. The salt is the tenant's, made by the server: tenants share nothing. Adapters stand by
-their digest, never by a name or a slot number: a new version or a reused slot finds nothing of the old one.
+So blocks that lie wholly before an activated adapter's invocation are the base's. The full 256 bits are compared. The
+salt is the tenant's, made by the server: tenants share nothing. Adapters stand by their digest, never by a name or a
+slot number: a new version or a reused slot finds nothing of the old one.
 """
 
 from __future__ import annotations
@@ -24,27 +27,35 @@ from tenora_engine.wire import AdapterUse
 
 @dataclass(frozen=True, slots=True)
 class CacheScope:
-    """All that decides a KV value, besides the tokens."""
+    """All that decides a KV value of the base, besides the tokens."""
 
     salt: bytes
     base_fingerprint: str
     kv_dtype: str
-    adapters: tuple[AdapterUse, ...]
 
     def root(self) -> bytes:
-        digest = hashlib.sha256()
-        fields = [b"tenora.kv.v1", self.salt, self.base_fingerprint.encode(), self.kv_dtype.encode()]
-        for use in self.adapters:
-            fields += [use.digest.encode(), struct.pack("<d", use.scale)]
-        for field in fields:
-            digest.update(struct.pack("<Q", len(field)))
-            digest.update(field)
-        return digest.digest()
+        return _framed_digest([b"tenora.kv.v1", self.salt, self.base_fingerprint.encode(), self.kv_dtype.encode()])
+
+
+def parent_with_adapters(parent: bytes, activations: Iterable[tuple[AdapterUse, int]]) -> bytes:
+    """What takes the place of `parent` for a block in which adapters begin to apply, each from a position on."""
+    fields = [b"tenora.kv.adapters", parent]
+    for use, start in activations:
+        fields += [use.digest.encode(), struct.pack("<d", use.scale), struct.pack("<Q", start)]
+    return _framed_digest(fields)
 
 
 def block_key(parent: bytes, token_ids: Sequence[int]) -> bytes:
     """Key of a full block: `parent` is the key of the block before it, or the scope's root; both have 32 bytes."""
     return hashlib.sha256(parent + struct.pack(f"<{len(token_ids)}I", *token_ids)).digest()
+
+
+def _framed_digest(fields: Iterable[bytes]) -> bytes:
+    digest = hashlib.sha256()
+    for field in fields:
+        digest.update(struct.pack("<Q", len(field)))
+        digest.update(field)
+    return digest.digest()
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -49,19 +49,21 @@ class AdapterSource:
         try:
             tensors = safetensors.torch.load(files.weights)
             modules = ModuleSource(self.base, self.weights, 1.0 if self.spec.unit_offset_norms else 0.0)
-            return arrange(modules.of(files.manifest, tensors), self.spec, self.dtype)
+            weights = arrange(modules.of(files.manifest, tensors), self.spec, self.dtype)
         except (SafetensorError, KeyError) as error:
             raise AdapterUnavailable("the adapter's weights do not hold what its manifest says") from error
         except UnknownModule as error:
             raise AdapterUnavailable(f"this engine cannot adapt the module {error}") from error
+        return replace(weights, invocation=files.manifest.alora_invocation)
 
     def _check(self, manifest: Manifest) -> None:
         if not self.base.is_known_as(manifest.base_fingerprint):
             raise AdapterUnavailable("the adapter was made for another base model")
         if any((lora.dora_magnitude is not None) != manifest.dora for lora in manifest.modules):
             raise AdapterUnavailable("the adapter's manifest says of DoRA what its modules do not")
-        if manifest.alora_invocation is not None:
-            raise AdapterUnavailable("this engine does not serve activated LoRA (aLoRA) adapters")
+        invocation = manifest.alora_invocation
+        if invocation is not None and (not invocation or manifest.dora or manifest.replaced):
+            raise AdapterUnavailable("the adapter's manifest makes an activated LoRA (aLoRA) of what cannot be one")
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,6 +256,11 @@ class Residency:
         assert slot.pins > 0
         return slot.index
 
+    def invocation_of(self, digest: str) -> tuple[int, ...] | None:
+        weights = self._adapters[digest].weights
+        assert weights is not None  # the host holds whatever has a slot
+        return weights.invocation
+
     @property
     def num_pins(self) -> int:
         return sum(slot.pins for slot in self._table.slots)

@@ -58,6 +58,7 @@ class AdapterWeights:
     lm_head: LoraPair | None = None
     embedding: LoraPair | None = None
     final_norm: LoraPair | None = None
+    invocation: tuple[int, ...] | None = None  # tokens that activate it; None: it applies to all of a prompt
 
     @property
     def pairs(self) -> list[LoraPair | None]:

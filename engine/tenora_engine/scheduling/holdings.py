@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from tenora_engine.activation import first_position
 from tenora_engine.fairness import Tenant
 from tenora_engine.kv.block_pool import BlockPool
 from tenora_engine.kv.prefix_cache import PrefixCache
-from tenora_engine.request import Sequence, SequenceState
+from tenora_engine.request import Request, Sequence, SequenceState
 from tenora_engine.scheduling.limits import Limits
 from tenora_engine.scheduling.plan import Adapters, BlockCopy, Pin, Swap
 from tenora_engine.wire import AdapterUse
@@ -95,6 +96,7 @@ class Holdings:
         pin = self.adapters.pin(uses, may_place=may_place, insist=insist)
         if pin is not Pin.PINNED:
             return _UNPINNED[pin]
+        self._find_starts(sequence.request)
         need = self._need(sequence)
         if self._exceeds_share(need, tenant):
             self.adapters.unpin(uses)
@@ -111,6 +113,12 @@ class Holdings:
 
     def grow(self, sequence: Sequence) -> None:
         sequence.blocks += self.cache.allocate(1, sequence.request.tenant)
+
+    def _find_starts(self, request: Request) -> None:
+        """Once, as soon as its adapters are loaded and say what activates them: a prompt never changes."""
+        if len(request.starts) < len(request.adapters):
+            invocations = [self.adapters.invocation_of(use.digest) for use in request.adapters]
+            request.starts = tuple(first_position(request.prompt, invocation) for invocation in invocations)
 
     def _need(self, sequence: Sequence) -> _Need:
         cache, request = self.cache, sequence.request

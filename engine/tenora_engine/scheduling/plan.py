@@ -78,6 +78,9 @@ class Adapters(Protocol):
 
     def unpin(self, uses: tuple[AdapterUse, ...]) -> None: ...
 
+    def invocation_of(self, digest: str) -> tuple[int, ...] | None:
+        """Of a pinned adapter: the tokens that activate it. None: it applies to all of a prompt."""
+
     def drain_for(self, claims: Iterable[tuple[AdapterUse, ...]]) -> frozenset[str]:
         """The adapters nobody new should pin, so that places become free for those in `claims`: the least used."""
 

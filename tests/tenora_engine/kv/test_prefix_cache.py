@@ -12,7 +12,7 @@ from interleavings import counts, interleave, machine
 
 from tenora_engine.kv.accounts import KvAccounts
 from tenora_engine.kv.block_pool import NULL_BLOCK
-from tenora_engine.kv.prefix_cache import CacheScope, PrefixCache, block_key
+from tenora_engine.kv.prefix_cache import CacheScope, PrefixCache, block_key, parent_with_adapters
 from tenora_engine.wire import AdapterUse
 
 BLOCK_SIZE = 2
@@ -168,7 +168,8 @@ def test_any_interleaving(first: int, count: int):
 TestCacheMachine = machine(CacheInterleaving, CacheInterleaving.RULES, max_examples=60)
 
 
-SCOPE = CacheScope(b"salt", "fingerprint", "float32", (AdapterUse("a" * 64), AdapterUse("b" * 64, 0.5)))
+SCOPE = CacheScope(b"salt", "fingerprint", "float32")
+ADAPTERS = ((AdapterUse("a" * 64), 0), (AdapterUse("b" * 64, 0.5), 3))
 
 
 @pytest.mark.parametrize(
@@ -177,18 +178,30 @@ SCOPE = CacheScope(b"salt", "fingerprint", "float32", (AdapterUse("a" * 64), Ada
         pytest.param(replace(SCOPE, salt=b"sal"), id="salt"),
         pytest.param(replace(SCOPE, base_fingerprint="fingerprin"), id="base"),
         pytest.param(replace(SCOPE, kv_dtype="bfloat16"), id="kv-dtype"),
-        pytest.param(replace(SCOPE, adapters=()), id="no-adapter"),
-        pytest.param(replace(SCOPE, adapters=SCOPE.adapters[:1]), id="fewer-adapters"),
-        pytest.param(replace(SCOPE, adapters=(AdapterUse("c" * 64), SCOPE.adapters[1])), id="other-version"),
-        pytest.param(replace(SCOPE, adapters=(AdapterUse("a" * 64, 1.1), SCOPE.adapters[1])), id="scale"),
         # The same bytes one after the other, cut elsewhere: only framing tells them apart.
         pytest.param(replace(SCOPE, salt=b"saltf", base_fingerprint="ingerprint"), id="framing"),
     ],
 )
 def test_everything_in_the_scope_changes_the_key(other: CacheScope):
-    """CACHE-01, CACHE-02, CACHE-05: base, adapter version and tenant each have keys of their own."""
+    """CACHE-05: base and tenant each have keys of their own."""
     assert other.root() != SCOPE.root()
     assert replace(SCOPE).root() == SCOPE.root()
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param(ADAPTERS[:1], id="fewer-adapters"),
+        pytest.param(((AdapterUse("c" * 64), 0), ADAPTERS[1]), id="other-version"),
+        pytest.param(((AdapterUse("a" * 64, 1.1), 0), ADAPTERS[1]), id="scale"),
+        pytest.param((ADAPTERS[0], (AdapterUse("b" * 64, 0.5), 4)), id="other-start"),
+    ],
+)
+def test_everything_of_the_adapters_changes_the_key(others: tuple[tuple[AdapterUse, int], ...]):
+    """CACHE-01, CACHE-02: no adapter, each version, scale and first position have keys of their own."""
+    root = SCOPE.root()
+    assert len({root, parent_with_adapters(root, ADAPTERS), parent_with_adapters(root, others)}) == 3
+    assert parent_with_adapters(root, ADAPTERS) == parent_with_adapters(SCOPE.root(), list(ADAPTERS))
 
 
 def test_keys_are_whole_digests():
