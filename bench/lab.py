@@ -74,6 +74,10 @@ class Results:
         known = [ratio for ratio in ratios if not math.isnan(ratio)]
         return statistics.median(known) if known else math.nan
 
+    @property
+    def num_measured(self) -> int:
+        return sum(map(len, self.reports.values()))
+
     def cached_tokens(self, line: str) -> int:
         return max(report.overall.cached_tokens for report in self.reports[line])
 
@@ -132,14 +136,13 @@ def _ms(seconds: float) -> str:
 
 
 class Lab:
-    """Measures one line at a time; no two ask the same, so that only what is meant to be cached is."""
+    """Measures one line at a time; no two of the same results ask the same: only what is meant to be cached is."""
 
     def __init__(self, tokenizer: Path, results: Results, bar: Progress, num_lines: int) -> None:
         self._tokenizer = str(tokenizer)
         self._results = results
         self._bar = bar
         self._task = bar.add_task("", total=num_lines)
-        self._seed = 0
 
     async def over_http(self, line: str, asked: Options, targets: Targets, *, in_turn: bool = False) -> None:
         client = OpenAiClient(targets.api, asked.client_options(), clock)
@@ -154,8 +157,7 @@ class Lab:
         Raises NothingAnswered.
         """
         self._bar.update(self._task, description=line)
-        self._seed += 1
-        seed = asked.seed or self._seed
+        seed = asked.seed or 1 + self._results.num_measured
         plan = msgspec.structs.replace(asked, tokenizer=self._tokenizer, seed=seed).plan(targets)
         turns = [
             TraceLine(PROMPT, OUTPUT, tenant=tenant.name, model=model)

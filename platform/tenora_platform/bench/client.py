@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import httptools
 import msgspec
 
 from tenora_platform.bench.events import EventReader, EventTooLong
-from tenora_platform.bench.http import Address, Pool
+from tenora_platform.bench.http import Address, Connection, Pool
 from tenora_platform.bench.record import Failure, Record, Usage
 from tenora_platform.bench.targets import Api
 from tenora_platform.bench.workload import Call
@@ -97,11 +98,15 @@ class OpenAiClient:
 
     async def _exchange(self, call: Call, answer: _Answer) -> int:
         message = self._message(call)
-        connection = await self._pool.take()
-        try:
-            return await connection.post(message, lambda body, now: answer.take(connection.status, body, now))
-        finally:
-            self._pool.give_back(connection)
+        while True:
+            connection = await self._pool.take()
+            try:
+                return await connection.post(message, partial(answer.take, connection))
+            except ConnectionError:
+                if not connection.was_stale:
+                    raise
+            finally:
+                self._pool.give_back(connection)
 
     def _message(self, call: Call) -> bytes:
         options = self._options
@@ -136,9 +141,9 @@ class _Answer:
         self._refusal = b""
         self._done = False  # [DONE], or a finish reason: either is a proper end
 
-    def take(self, status: int, body: bytes, now: float) -> None:
+    def take(self, connection: Connection, body: bytes, now: float) -> None:
         """Raises AnswerFailed, EventTooLong, msgspec.DecodeError."""
-        if status != 200:
+        if connection.status != 200:
             self._refusal += body[: 4096 - len(self._refusal)]
             return
         for data in self._events.feed(body):

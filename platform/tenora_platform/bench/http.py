@@ -48,6 +48,7 @@ class Connection(asyncio.Protocol):
         self._on_body: OnBody = _ignore
         self._arrived = 0.0
         self._has_frame = False  # the body says itself where it ends
+        self._num_answers = 0
         self.idle_since = clock()
         self.reusable = True
 
@@ -61,7 +62,7 @@ class Connection(asyncio.Protocol):
         assert self._ended is None, "one request at a time"
         self._parser = httptools.HttpResponseParser(self)
         self._ended = asyncio.get_running_loop().create_future()
-        self._on_body, self._has_frame = on_body, False
+        self._on_body, self._has_frame, self._arrived = on_body, False, 0.0
         self.reusable = False  # until the answer has ended, and says so
         try:
             self._transport.write(message)
@@ -77,6 +78,11 @@ class Connection(asyncio.Protocol):
         """Of the answer that is coming in."""
         assert self._parser is not None
         return int(self._parser.get_status_code())
+
+    @property
+    def was_stale(self) -> bool:
+        """It has carried an answer, and nothing came for the last request: its server was closing it already."""
+        return self._num_answers > 0 and not self._arrived
 
     def close(self) -> None:
         self.reusable = False
@@ -124,6 +130,7 @@ class Connection(asyncio.Protocol):
     def _end(self, *, reusable: bool) -> None:
         if self._ended is not None and not self._ended.done():
             self.reusable = reusable
+            self._num_answers += 1
             self._ended.set_result(self.status)
 
     def _fail(self, error: BaseException) -> None:

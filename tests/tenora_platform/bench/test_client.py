@@ -168,6 +168,19 @@ async def test_a_connection_is_used_again_after_a_proper_end_only(server: Script
     client.close()
 
 
+async def test_a_connection_that_its_server_was_closing_is_no_failure(server: ScriptedServer) -> None:
+    """llama.cpp closes a connection that it has said to keep; on a new one it is the server's failure."""
+    client = OpenAiClient(server.url, ClientOptions(timeout_s=5.0), time.monotonic)
+    scripts: list[list[Step]] = [whole(["a"]), [End.CLOSE], whole(["b"]), [End.CLOSE], [End.CLOSE]]
+    server.script = lambda _: scripts[len(server.asked) - 1]
+    records = [Record("acme", "base:bot", 0.0, 0.0) for _ in range(3)]
+    for record in records:
+        await client.send(CALL, record)
+    assert [kind(record) for record in records] == [None, None, "connection"]
+    assert (len(server.asked), server.num_connections) == (5, 3)
+    client.close()
+
+
 async def test_a_connection_that_was_idle_for_long_is_not_trusted(server: ScriptedServer) -> None:
     server.script = lambda _: whole(["a"])
     now = 0.0
