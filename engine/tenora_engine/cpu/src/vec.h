@@ -98,24 +98,27 @@ inline float to_float(BFloat16 x) {
   return f;
 }
 
-// Lanes added in a fixed order, by halves.
-inline float sum(Floats v) {
-  float lanes[kLanes];
-  store(lanes, v);
-  for (int n = kLanes / 2; n > 0; n /= 2)
-    for (int i = 0; i < n; ++i) lanes[i] += lanes[i + n];
-  return lanes[0];
-}
-
-inline float max_of(Floats v) {
-  float lanes[kLanes];
-  store(lanes, v);
-  for (int n = kLanes / 2; n > 0; n /= 2)
-    for (int i = 0; i < n; ++i) lanes[i] = lanes[i + n] > lanes[i] ? lanes[i + n] : lanes[i];
-  return lanes[0];
-}
-
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
+
+// All lanes joined by f in a fixed order, by halves.
+template <int Distance, int... I>
+inline Floats halves_exchanged(Floats v, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(v, v, (I ^ Distance)...);
+}
+template <int Distance = kLanes / 2, class F>
+inline float join(Floats v, F&& f) {
+  v = f(v, halves_exchanged<Distance>(v, std::make_integer_sequence<int, kLanes>{}));
+  if constexpr (Distance > 1)
+    return join<Distance / 2>(v, f);
+  else
+    return v[0];
+}
+inline float sum(Floats v) {
+  return join(v, [](Floats a, Floats b) { return a + b; });
+}
+inline float max_of(Floats v) {
+  return join(v, [](Floats a, Floats b) { return max(a, b); });
+}
 
 // e^x to about one unit in the last place: x = n ln 2 + r, e^r by a polynomial (Cephes' expf). NaN stays NaN.
 inline Floats exp(Floats x) {
