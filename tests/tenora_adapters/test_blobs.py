@@ -5,31 +5,16 @@ from __future__ import annotations
 import io
 import secrets
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
+from bucket_fixtures import s3_url
 
 from tenora_adapters.blobs import BlobError, BlobNotFound, BlobStore, BlobUnavailable, open_store
 
+__all__ = ["s3_url"]
+
 LARGE = 9 * 2**20  # more than S3 takes in one part by default
-
-
-@pytest.fixture(scope="module")
-def s3_url() -> Iterator[str]:
-    """Of a bucket in a server in this process, behind a real socket."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "x")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-        boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="blobs")
-        yield f"s3://blobs/{{prefix}}?endpoint={endpoint}&region=us-east-1"
-    server.stop()
 
 
 @pytest.fixture(params=["folder", "s3", "s3 without prefix"])
