@@ -155,41 +155,49 @@ class Piece {
   // was added up is rescaled.
   void weigh() {
     const int64_t width = (to_ + kLanes - 1) / kLanes * kLanes;
-    Ints lane;
-    for (int i = 0; i < kLanes; ++i) lane[i] = i;
     for (int64_t row = 0; row < rows_; ++row) {
       const int64_t token = begin_ + row / shared_;
-      const int32_t from = int32_t(std::max(first_seen(token) - tile_, int64_t(0)));
-      const int32_t to = int32_t(std::min(position(token) + 1 - tile_, kTileKeys));
-      float* scores = scores_ + row * kTileKeys;
-      if (from >= to) {
-        std::memset(scores, 0, width * sizeof(float));
-        continue;
-      }
-      const Floats hidden = splat(-std::numeric_limits<float>::infinity());
-      Floats largest = hidden;
-      for (int64_t i = 0; i < width; i += kLanes) {
-        const Ints key = lane + int32_t(i);
-        largest = max((key >= from) & (key < to) ? load(scores + i) : hidden, largest);
-      }
-      const float before = largest_[row];
-      const float now = std::max(before, max_of(largest));
-      Floats total = {};
-      for (int64_t i = 0; i < width; i += kLanes) {
-        const Ints key = lane + int32_t(i);
-        const Floats weight = (key >= from) & (key < to) ? exp(load(scores + i) - now) : Floats{};
-        store((Factor<T, T>*)scores + i, weight);  // never beyond what has been read
-        total += weight;
-      }
-      if (now != before) {
-        const float factor = total_[row] == 0 ? 0.0f : exp(splat(before - now))[0];
-        for (int64_t i = 0; i < wide_dim_; i += kLanes)
-          store(out_ + row * wide_dim_ + i, load(out_ + row * wide_dim_ + i) * factor);
-        total_[row] *= factor;
-        largest_[row] = now;
-      }
-      total_[row] += sum(total);
+      const int64_t from = std::max(first_seen(token) - tile_, int64_t(0));
+      const int64_t to = std::min(position(token) + 1 - tile_, kTileKeys);
+      if (from >= to)
+        std::memset(scores_ + row * kTileKeys, 0, width * sizeof(float));
+      else if (from == 0 && to >= width)
+        weigh_row(row, width, [](int64_t, Floats value, Floats) { return value; });
+      else
+        weigh_row(row, width, [lane = lanes(), from, to](int64_t i, Floats value, Floats hidden) {
+          const Ints key = lane + int32_t(i);
+          return (key >= int32_t(from)) & (key < int32_t(to)) ? value : hidden;
+        });
     }
+  }
+  // seen(i, value, hidden): of the keys from i on, `value` where the row looks at them and `hidden` elsewhere.
+  template <class Seen>
+  void weigh_row(int64_t row, int64_t width, Seen&& seen) {
+    float* scores = scores_ + row * kTileKeys;
+    const Floats lowest = splat(-std::numeric_limits<float>::infinity());
+    Floats largest = lowest;
+    for (int64_t i = 0; i < width; i += kLanes) largest = max(seen(i, load(scores + i), lowest), largest);
+    const float before = largest_[row];
+    const float now = std::max(before, max_of(largest));
+    Floats total = {};
+    for (int64_t i = 0; i < width; i += kLanes) {
+      const Floats weight = seen(i, exp(load(scores + i) - now), Floats{});
+      store((Factor<T, T>*)scores + i, weight);  // never beyond what has been read
+      total += weight;
+    }
+    if (now != before) {
+      const float factor = total_[row] == 0 ? 0.0f : exp(splat(before - now))[0];
+      for (int64_t i = 0; i < wide_dim_; i += kLanes)
+        store(out_ + row * wide_dim_ + i, load(out_ + row * wide_dim_ + i) * factor);
+      total_[row] *= factor;
+      largest_[row] = now;
+    }
+    total_[row] += sum(total);
+  }
+  static Ints lanes() {
+    Ints lane;
+    for (int i = 0; i < kLanes; ++i) lane[i] = i;
+    return lane;
   }
 
   void add_values() {
@@ -215,8 +223,11 @@ class Piece {
       for (int64_t key = from_ / 2 * 2; key < to_; key += 2) {  // in twos, of which one may not be looked at
         Words values[V];
         TENORA_UNROLL for (int v = 0; v < V; ++v) {
-          const Words even = key < from_ ? Words{} : value_bits(key, column + v * kLanes, lanes);
-          const Words odd = key + 1 >= to_ ? Words{} : value_bits(key + 1, column + v * kLanes, lanes);
+          const auto bits = [&](int64_t key) {  // of bf16, in the high halves
+            const T* value = (const T*)op_.values + offsets_[key] + column + v * kLanes;
+            return bits_of(V == 1 ? load_n(value, lanes) : load(value));
+          };
+          const Words even = key < from_ ? Words{} : bits(key), odd = key + 1 >= to_ ? Words{} : bits(key + 1);
           values[v] = even >> 16 | odd;
         }
         TENORA_UNROLL for (int m = 0; m < M; ++m) {
@@ -237,11 +248,6 @@ class Piece {
     }
     for (int m = 0; m < M; ++m)
       for (int v = 0; v < V; ++v) store(out + m * wide_dim_ + v * kLanes, sums[m][v]);
-  }
-
-  // Of bf16, in the high halves.
-  Words value_bits(int64_t key, int64_t column, int64_t lanes) const {
-    return bits_of(load_n((const T*)op_.values + offsets_[key] + column, lanes));
   }
 
   void write() {

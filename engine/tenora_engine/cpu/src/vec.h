@@ -98,7 +98,17 @@ inline float to_float(BFloat16 x) {
   return f;
 }
 
+// The second where either is NaN.
+#if defined(__AVX512F__)
+inline Floats max(Floats a, Floats b) { return (Floats)_mm512_max_ps((__m512)a, (__m512)b); }
+inline Floats min(Floats a, Floats b) { return (Floats)_mm512_min_ps((__m512)a, (__m512)b); }
+#elif defined(__AVX2__)
+inline Floats max(Floats a, Floats b) { return (Floats)_mm256_max_ps((__m256)a, (__m256)b); }
+inline Floats min(Floats a, Floats b) { return (Floats)_mm256_min_ps((__m256)a, (__m256)b); }
+#else
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
+inline Floats min(Floats a, Floats b) { return a < b ? a : b; }
+#endif
 
 // All lanes joined by f in a fixed order, by halves.
 template <int Distance, int... I>
@@ -122,8 +132,7 @@ inline float max_of(Floats v) {
 
 // e^x to about one unit in the last place: x = n ln 2 + r, e^r by a polynomial (Cephes' expf). NaN stays NaN.
 inline Floats exp(Floats x) {
-  x = x < splat(-87.33f) ? splat(-87.33f) : x;
-  x = x > splat(88.37f) ? splat(88.37f) : x;
+  x = min(splat(88.37f), max(splat(-87.33f), x));
   Floats shifted = x * 1.44269504088896341f + 12582912.0f;  // 1.5 * 2^23: rounds to an integer
   Floats n = shifted - 12582912.0f;
   Floats r = x - n * 0.693359375f;
