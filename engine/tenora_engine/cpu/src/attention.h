@@ -41,12 +41,12 @@ class Piece {
       : op_(op), step_(step), span_(span), kv_head_(kv_head), begin_(begin), end_(end) {
     dim_ = op.head_dim;
     units_ = dim_ * sizeof(T) / sizeof(float);
-    wide_dim_ = (dim_ + kLanes - 1) / kLanes * kLanes;
+    wide_dim_ = (dim_ + kPanel - 1) / kPanel * kPanel;
     shared_ = op.num_heads / op.num_kv_heads;
     rows_ = (end - begin) * shared_;
     float* memory = (float*)member.scratch((rows_ * (2 * wide_dim_ + kTileKeys + 2) + kTileKeys * wide_dim_) * 4);
     const auto part = [&](int64_t size) { return std::exchange(memory, memory + size); };
-    keys_ = (T*)part(kTileKeys * wide_dim_);
+    panels_ = (T*)part(kTileKeys * wide_dim_);
     queries_ = (Query*)part(rows_ * wide_dim_);
     out_ = part(rows_ * wide_dim_);
     scores_ = part(rows_ * kTileKeys);
@@ -70,6 +70,7 @@ class Piece {
       transpose_keys();
       score();
       weigh();
+      pack_values();
       add_values();
     }
     write();
@@ -118,10 +119,10 @@ class Piece {
     each_place(tile_ + from_, tile_ + to_, [&](int64_t place) { *offset++ = place; });
   }
 
-  // keys_: panels of [units][kPanel]; what lies outside from_..to_ is zero.
+  // Panels of [units][kPanel]; what lies outside from_..to_ is zero.
   void transpose_keys() {
     for (int64_t group = 0; group < to_; group += kLanes) {
-      uint32_t* panel = (uint32_t*)keys_ + group / kPanel * kPanel * units_ + group % kPanel;
+      uint32_t* panel = (uint32_t*)panels_ + group / kPanel * kPanel * units_ + group % kPanel;
       for (int64_t unit = 0; unit < units_; unit += kLanes) {
         Words block[kLanes];
         for (int64_t i = 0; i < kLanes; ++i) {
@@ -141,8 +142,8 @@ class Piece {
       for (int64_t key = 0; key < to_; key += kPanel) {
         float sums[kMaxRows * kPanel];
         with_rows(height, [&](auto m) {
-          multiply<decltype(m)::value>(queries_ + row * wide_dim_, wide_dim_, (const T*)((uint32_t*)keys_ + key * units_),
-                                       dim_ / 2, sums);
+          multiply<decltype(m)::value>(queries_ + row * wide_dim_, wide_dim_,
+                                       (const T*)((uint32_t*)panels_ + key * units_), dim_ / 2, sums);
         });
         for (int64_t i = 0; i < height; ++i)
           for (int64_t v = 0; v < kPanel; v += kLanes)
@@ -200,54 +201,41 @@ class Piece {
     return lane;
   }
 
-  void add_values() {
-    constexpr int kVectors = kPanelVectors;
-    in_tiles(rows_, [&](int64_t row, int height) {
-      with_rows(height, [&](auto m) {
-        constexpr int M = decltype(m)::value;
-        int64_t i = 0;
-        for (; i + kVectors * kLanes <= dim_; i += kVectors * kLanes) add_columns<M, kVectors>(row, i, kLanes);
-        for (; i < dim_; i += kLanes) add_columns<M, 1>(row, i, std::min<int64_t>(dim_ - i, kLanes));
-      });
-    });
-  }
-  template <int M, int V>
-  void add_columns(int64_t row, int64_t column, int64_t lanes) {
-    float* out = out_ + row * wide_dim_ + column;
-    const float* weights = scores_ + row * kTileKeys;  // as Factor<T, T>
-    Floats sums[M][V];
-    for (int m = 0; m < M; ++m)
-      for (int v = 0; v < V; ++v) sums[m][v] = load(out + m * wide_dim_ + v * kLanes);
-#if defined(__AVX512BF16__)
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      for (int64_t key = from_ / 2 * 2; key < to_; key += 2) {  // in twos, of which one may not be looked at
-        Words values[V];
-        TENORA_UNROLL for (int v = 0; v < V; ++v) {
-          const auto bits = [&](int64_t key) {  // of bf16, in the high halves
-            const T* value = (const T*)op_.values + offsets_[key] + column + v * kLanes;
-            return bits_of(V == 1 ? load_n(value, lanes) : load(value));
-          };
-          const Words even = key < from_ ? Words{} : bits(key), odd = key + 1 >= to_ ? Words{} : bits(key + 1);
-          values[v] = even >> 16 | odd;
+  // In the keys' place: panels of [kTileKeys][kPanel]; what lies outside from_..to_ is zero.
+  void pack_values() {
+    for (int64_t column = 0; column < dim_; column += kLanes) {
+      const auto value = [&, lanes = std::min<int64_t>(dim_ - column, kLanes)](int64_t key) {
+        return key < from_ || key >= to_ ? Floats{} : load_n((const T*)op_.values + offsets_[key] + column, lanes);
+      };
+      T* panel = panels_ + column / kPanel * kPanel * kTileKeys;
+      for (int64_t key = 0; key < to_; key += 2) {
+        if constexpr (std::is_same_v<T, BFloat16>) {
+          const Words two = bits_of(value(key)) >> 16 | bits_of(value(key + 1));
+          std::memcpy(panel + key * kPanel + 2 * (column % kPanel), &two, sizeof two);
+        } else {
+          store(panel + key * kPanel + column % kPanel, value(key));
+          store(panel + (key + 1) * kPanel + column % kPanel, value(key + 1));
         }
-        TENORA_UNROLL for (int m = 0; m < M; ++m) {
-          const Words two = load_as<uint32_t>((const BFloat16*)(weights + m * kTileKeys) + key) + Words{};
-          TENORA_UNROLL for (int v = 0; v < V; ++v) sums[m][v] = add_pairs(sums[m][v], two, values[v]);
-        }
-      }
-    } else
-#endif
-    for (int64_t key = from_; key < to_; ++key) {
-      const T* value = (const T*)op_.values + offsets_[key] + column;
-      Floats values[V];
-      TENORA_UNROLL for (int v = 0; v < V; ++v) values[v] = V == 1 ? load_n(value, lanes) : load(value + v * kLanes);
-      TENORA_UNROLL for (int m = 0; m < M; ++m) {
-        const Floats weight = splat(weights[m * kTileKeys + key]);
-        TENORA_UNROLL for (int v = 0; v < V; ++v) sums[m][v] += weight * values[v];
       }
     }
-    for (int m = 0; m < M; ++m)
-      for (int v = 0; v < V; ++v) store(out + m * wide_dim_ + v * kLanes, sums[m][v]);
+  }
+
+  void add_values() {
+    using Weight = Factor<T, T>;
+    constexpr int64_t stride = kTileKeys * sizeof(float) / sizeof(Weight);
+    in_tiles(rows_, [&](int64_t row, int height) {
+      for (int64_t column = 0; column < dim_; column += kPanel) {
+        float sums[kMaxRows * kPanel];
+        with_rows(height, [&](auto m) {
+          multiply<decltype(m)::value>((const Weight*)(scores_ + row * kTileKeys), stride,
+                                       (const T*)panels_ + column * kTileKeys, (to_ + 1) / 2, sums);
+        });
+        for (int64_t i = 0; i < height; ++i) {
+          float* out = out_ + (row + i) * wide_dim_ + column;
+          for (int64_t v = 0; v < kPanel; v += kLanes) store(out + v, load(out + v) + load(sums + i * kPanel + v));
+        }
+      }
+    });
   }
 
   void write() {
@@ -267,7 +255,7 @@ class Piece {
   int64_t offsets_[kTileKeys];
   float* out_;          // [rows, wide_dim], not yet divided by `total_`
   float* scores_;       // [rows, kTileKeys], then the weights
-  T* keys_;             // the tile's keys as panels of [dim, kPanel], see load_two
+  T* panels_;           // the tile's keys as panels of [dim, kPanel], then its values as panels of [keys, kPanel]
   Query* queries_;      // [rows, wide_dim]
   float* largest_;      // [rows] score so far
   float* total_;        // [rows] sum of weights so far
