@@ -144,7 +144,7 @@ class _Loader:
         self._asked.append(Fetched(digest, 1))
 
     def read(self, digest: str) -> None:
-        weights: Any = SimpleNamespace(num_bytes=1, name=digest)
+        weights: Any = SimpleNamespace(num_bytes=1, name=digest, invocation=None)
         self._asked.append(Read(digest, weights, 0.0))
 
     def place(self, digest: str, weights: Any) -> None:
