@@ -29,7 +29,8 @@ ISAS = {"portable": ("kPortable", [])}
 if platform.machine() in ("x86_64", "AMD64"):
     avx512 = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"]
     ISAS |= {"avx2": ("kAvx2", ["-mavx2", "-mfma"]), "avx512": ("kAvx512", avx512)}
-    ISAS |= {"avx512_bf16": ("kAvx512Bf16", [*avx512, "-mavx512bf16"])}
+    avx512_bf16 = [*avx512, "-mavx512bf16"]
+    ISAS |= {"avx512_bf16": ("kAvx512Bf16", avx512_bf16), "amx": ("kAmx", [*avx512_bf16, "-mamx-tile", "-mamx-bf16"])}
 
 
 class BuildNative(build_ext):

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 LIBRARY_FILE: Final = Path(__file__).with_name("libtenora_cpu.so")
 
-ISAS: Final = ("avx512_bf16", "avx512", "avx2", "portable")  # best first
+ISAS: Final = ("amx", "avx512_bf16", "avx512", "avx2", "portable")  # best first
 
 
 class Library:

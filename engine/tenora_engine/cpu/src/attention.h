@@ -44,12 +44,13 @@ class Piece {
     wide_dim_ = (dim_ + kPanel - 1) / kPanel * kPanel;
     shared_ = op.num_heads / op.num_kv_heads;
     rows_ = (end - begin) * shared_;
-    float* memory = (float*)member.scratch((rows_ * (2 * wide_dim_ + kTileKeys + 2) + kTileKeys * wide_dim_) * 4);
+    const int64_t read = rows_read(rows_);
+    float* memory = (float*)member.scratch((read * (2 * wide_dim_ + kTileKeys + 2) + kTileKeys * wide_dim_) * 4);
     const auto part = [&](int64_t size) { return std::exchange(memory, memory + size); };
     panels_ = (T*)part(kTileKeys * wide_dim_);
-    queries_ = (Query*)part(rows_ * wide_dim_);
+    queries_ = (Query*)part(read * wide_dim_);
     out_ = part(rows_ * wide_dim_);
-    scores_ = part(rows_ * kTileKeys);
+    scores_ = part(read * kTileKeys);
     largest_ = part(rows_);
     total_ = part(rows_);
   }
@@ -138,18 +139,13 @@ class Piece {
   }
 
   void score() {
-    in_tiles(rows_, [&](int64_t row, int height) {
-      for (int64_t key = 0; key < to_; key += kPanel) {
-        float sums[kMaxRows * kPanel];
-        with_rows(height, [&](auto m) {
-          multiply<decltype(m)::value>(queries_ + row * wide_dim_, wide_dim_,
-                                       (const T*)((uint32_t*)panels_ + key * units_), dim_ / 2, sums);
-        });
-        for (int64_t i = 0; i < height; ++i)
-          for (int64_t v = 0; v < kPanel; v += kLanes)
-            store(scores_ + (row + i) * kTileKeys + key + v, load(sums + i * kPanel + v) * op_.scale);
-      }
-    });
+    for (int64_t key = 0; key < to_; key += kPanel) {
+      const T* panel = (const T*)((uint32_t*)panels_ + key * units_);
+      multiply_rows(queries_, wide_dim_, rows_, panel, dim_ / 2, [&](int64_t row, const float* sums) {
+        for (int64_t v = 0; v < kPanel; v += kLanes)
+          store(scores_ + row * kTileKeys + key + v, load(sums + v) * op_.scale);
+      });
+    }
   }
 
   // Scores become weights e^(score - largest so far), 0 where the row does not look, and lie where the scores lay; what
@@ -223,19 +219,13 @@ class Piece {
   void add_values() {
     using Weight = Factor<T, T>;
     constexpr int64_t stride = kTileKeys * sizeof(float) / sizeof(Weight);
-    in_tiles(rows_, [&](int64_t row, int height) {
-      for (int64_t column = 0; column < dim_; column += kPanel) {
-        float sums[kMaxRows * kPanel];
-        with_rows(height, [&](auto m) {
-          multiply<decltype(m)::value>((const Weight*)(scores_ + row * kTileKeys), stride,
-                                       (const T*)panels_ + column * kTileKeys, (to_ + 1) / 2, sums);
-        });
-        for (int64_t i = 0; i < height; ++i) {
-          float* out = out_ + (row + i) * wide_dim_ + column;
-          for (int64_t v = 0; v < kPanel; v += kLanes) store(out + v, load(out + v) + load(sums + i * kPanel + v));
-        }
-      }
-    });
+    for (int64_t column = 0; column < dim_; column += kPanel) {
+      const T* panel = panels_ + column * kTileKeys;
+      multiply_rows((const Weight*)scores_, stride, rows_, panel, (to_ + 1) / 2, [&](int64_t row, const float* sums) {
+        float* out = out_ + row * wide_dim_ + column;
+        for (int64_t v = 0; v < kPanel; v += kLanes) store(out + v, load(out + v) + load(sums + v));
+      });
+    }
   }
 
   void write() {
@@ -264,6 +254,7 @@ class Piece {
 template <class T>
 inline void attention_as(const tenora::Attention& op, const Step& step, Member& member) {
   const int64_t tokens = std::max<int64_t>(1, kQueryRows * op.num_kv_heads / op.num_heads);
+  const Tiles tiles;
   int64_t piece = member.take(), index = 0;
   for (int64_t i = 0; i < step.num_spans; ++i) {
     const tenora::Span& span = step.spans[i];

@@ -15,7 +15,7 @@ struct Isa {
 
 extern const Isa kPortable;
 #if defined(__x86_64__)
-extern const Isa kAvx2, kAvx512, kAvx512Bf16;
+extern const Isa kAvx2, kAvx512, kAvx512Bf16, kAmx;
 #endif
 
 }  // namespace tenora

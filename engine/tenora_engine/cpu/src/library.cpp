@@ -4,15 +4,29 @@
 
 #include "isa.h"
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace tenora {
 namespace {
 
 const Isa* const kAll[] = {
 #if defined(__x86_64__)
-    &kAvx512Bf16, &kAvx512, &kAvx2,
+    &kAmx, &kAvx512Bf16, &kAvx512, &kAvx2,
 #endif
     &kPortable,
 };
+
+// Linux gives a process the registers of AMX when it is asked (arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)).
+bool may_use_amx() {
+#if defined(__x86_64__) && defined(__linux__)
+  return __builtin_cpu_supports("amx-bf16") && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+#else
+  return false;
+#endif
+}
 
 bool runs_here(const Isa& isa) {
 #if defined(__x86_64__)
@@ -22,7 +36,9 @@ bool runs_here(const Isa& isa) {
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (&isa == &kAvx2) return avx2;
   if (&isa == &kAvx512) return avx512;
-  if (&isa == &kAvx512Bf16) return avx512 && __builtin_cpu_supports("avx512bf16");
+  const bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+  if (&isa == &kAvx512Bf16) return avx512_bf16;
+  if (&isa == &kAmx) return avx512_bf16 && may_use_amx();
 #endif
   return &isa == &kPortable;
 }

@@ -49,17 +49,11 @@ inline void finish(const tenora::Linear& op, Y* y, int64_t column, const float* 
 template <class F, class W>
 inline void multiply_panel(const tenora::Linear& op, const F* x, int64_t x_stride, int64_t rows, int64_t panel) {
   const W* weights = (const W*)op.weights + panel * kPanel * even(op.in);
-  in_tiles(rows, [&](int64_t row, int height) {
-    float sums[kMaxRows * kPanel];
-    with_rows(height, [&](auto m) {
-      multiply<decltype(m)::value>(x + row * x_stride, x_stride, weights, even(op.in) / 2, sums);
-    });
-    for (int64_t i = 0; i < height; ++i) {
-      if (op.y_dtype == DType::kFloat32)
-        finish(op, (float*)op.y + (row + i) * op.out, panel * kPanel, sums + i * kPanel);
-      else
-        finish(op, (BFloat16*)op.y + (row + i) * op.out, panel * kPanel, sums + i * kPanel);
-    }
+  multiply_rows(x, x_stride, rows, weights, even(op.in) / 2, [&](int64_t row, const float* sums) {
+    if (op.y_dtype == DType::kFloat32)
+      finish(op, (float*)op.y + row * op.out, panel * kPanel, sums);
+    else
+      finish(op, (BFloat16*)op.y + row * op.out, panel * kPanel, sums);
   });
 }
 
@@ -83,12 +77,14 @@ constexpr int64_t kAlone = 1 << 14;
 template <class X, class W>
 inline void linear_as(const tenora::Linear& op, const Step& step, Member& member) {
   using F = Factor<X, W>;
-  const int64_t rows = step.num_rows, stride = even(op.in) + 64 / sizeof(F), bytes = rows * stride * sizeof(F);
+  const int64_t rows = step.num_rows, stride = even(op.in) + 64 / sizeof(F);
+  const int64_t bytes = rows_read(rows) * stride * sizeof(F);
   const bool alone = rows * op.in <= kAlone;
   F* x = (F*)(alone ? member.scratch(bytes) : member.shared_scratch(bytes));
   const int64_t shares = alone ? 1 : member.num_members(), share = alone ? 0 : member.index();
   lay_out((const X*)op.x, op.x_stride, rows * share / shares, rows * (share + 1) / shares, op.in, x, stride);
   if (!alone) member.barrier();
+  const Tiles tiles;
   for (int64_t panel; (panel = member.take()) < num_panels(op.out);) multiply_panel<F, W>(op, x, stride, rows, panel);
 }
 
