@@ -9,8 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Examples are the same in every run, so that a change is judged by itself; only `make soak` draws new ones."""
+    settings.register_profile("repeatable", derandomize=True)
+    if config.option.markexpr != "soak":
+        settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

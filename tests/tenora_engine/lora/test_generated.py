@@ -161,10 +161,8 @@ def rewrite(adapter: Path, chosen: dict[str, Any], dtype: torch.dtype) -> None:
     save_file({name: t.to(dtype) if ".lora_" in name else t for name, t in tensors.items()}, weights)
 
 
-def generate(count: int, **options: Any) -> Callable[[Any], Any]:
-    return settings(
-        max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck), **options
-    )
+def generate(count: int) -> Callable[[Any], Any]:
+    return settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
 families = st.sampled_from(sorted(BASES))
@@ -182,7 +180,7 @@ EVERYTHING = {
 
 @example(family="qwen2", chosen=EVERYTHING)
 @given(family=families, chosen=legal())
-@generate(80, derandomize=True)
+@generate(80)
 def test_legal(workshops: dict[str, Workshop], family: str, chosen: dict[str, Any]):
     """ADP-01, ADP-06, ADP-08, ADP-10."""
     check_legal(workshops[family], chosen)
@@ -191,7 +189,7 @@ def test_legal(workshops: dict[str, Workshop], family: str, chosen: dict[str, An
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @given(family=families, chosen=legal(), seed=st.integers(0, 99))
-@generate(1400, derandomize=True)
+@generate(1400)
 def test_many_legal(workshops: dict[str, Workshop], family: str, chosen: dict[str, Any], seed: int):
     check_legal(workshops[family], chosen, seed)
 
@@ -319,14 +317,14 @@ def refusal(workshop: Workshop, plain: Path, fields: dict[str, Any], spoil: Any)
 
 
 @given(field=illegal_config())
-@generate(60, derandomize=True)
+@generate(60)
 def test_illegal_configs(workshops: dict[str, Workshop], plain: Path, field: tuple[str, Any]):
     """ADP-02, ADP-03, ADP-08, ADP-10, ADP-11."""
     check_illegal(workshops["qwen2"], plain, field)
 
 
 @given(spoil=spoilt_tensors())
-@generate(20, derandomize=True)
+@generate(20)
 def test_illegal_tensors(workshops: dict[str, Workshop], plain: Path, spoil: Any):
     """ADP-01, ADP-02, ADP-04."""
     check_spoilt(workshops["qwen2"], plain, spoil)
@@ -335,7 +333,7 @@ def test_illegal_tensors(workshops: dict[str, Workshop], plain: Path, spoil: Any
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @given(field=illegal_config(), spoil=spoilt_tensors())
-@generate(600, derandomize=True)
+@generate(600)
 def test_many_illegal(workshops: dict[str, Workshop], plain: Path, field: tuple[str, Any], spoil: Any):
     check_illegal(workshops["qwen2"], plain, field)
     check_spoilt(workshops["qwen2"], plain, spoil)
