@@ -28,6 +28,7 @@ class Server:
         self._clock = clock
         self._inbox: SimpleQueue[Event] = SimpleQueue()
         self._instance_id = secrets.token_hex(8)
+        self._build = f"tenora-{version('tenora')}"  # read here: it is a file's, and a status is made in every step
         self._link = Link(config.listen, self._instance_id, self._inbox, clock)
         self._engine: Engine = build_engine(config, wake=lambda: self._inbox.put(AdapterReady()), clock=clock)
         self._last_status = self._status()
@@ -105,7 +106,7 @@ class Server:
             engine_id=self._config.engine_id,
             instance_id=self._instance_id,
             base_fingerprint=core.capacity.base_fingerprint,
-            build=f"tenora-{version('tenora')}",
+            build=self._build,
             max_model_len=core.capacity.max_model_len,
             block_size=cache.block_size,
             kv_blocks_total=cache.pool.num_blocks,
