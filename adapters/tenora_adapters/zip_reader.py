@@ -21,6 +21,7 @@ _DIRECTORY_BYTES_PER_MEMBER: Final = 2048
 _LOCAL_HEADER_BYTES: Final = 30
 _ENCRYPTED: Final = 0x1
 _UNIX: Final = 3
+_MAX_WORDS: Final = 200  # of the library's, which may quote as much of the file as a length in it says
 _DAMAGED: Final = (zipfile.BadZipFile, zlib.error, EOFError)
 
 
@@ -47,7 +48,8 @@ def zip_members(path: Path, limits: Limits) -> Iterator[Member]:
                         )
                         yield Member(info.filename, GuardedStream(capped, "zip", _DAMAGED))
         except (*_DAMAGED, NotImplementedError, UnicodeDecodeError) as error:
-            raise PackageRejected(f"the zip is damaged or of a kind that is not read: {error}") from error
+            words = str(error)[:_MAX_WORDS]
+            raise PackageRejected(f"the zip is damaged or of a kind that is not read: {words}") from error
 
 
 def _check_directory_size(file: BinaryIO, limits: Limits) -> None:
@@ -72,8 +74,8 @@ def _check_directory(infos: list[zipfile.ZipInfo], directory_at: int, limits: Li
     if len(infos) > limits.max_members:
         raise _too_many(limits)
     ordered = sorted(infos, key=lambda info: info.header_offset)
-    starts = [info.header_offset for info in ordered[1:]] + [directory_at]
-    for info, next_start in zip(ordered, starts, strict=True):
+    starts = [*(info.header_offset for info in ordered), directory_at]
+    for info, next_start in zip(ordered, starts[1:], strict=True):
         end = info.header_offset + _LOCAL_HEADER_BYTES + len(info.orig_filename) + info.compress_size
         if info.header_offset < 0 or end > next_start:
             raise PackageRejected("members of the zip overlap", param=info.filename[:80])

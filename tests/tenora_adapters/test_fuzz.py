@@ -152,4 +152,4 @@ def test_a_hundred_thousand_mutations(check: Check, count: int, base: BaseModel)
     with tempfile.TemporaryDirectory() as folder:
         argument = {check_config: base, check_archive: Path(folder)}.get(check)
         outcomes = run(check, argument, range(1_000_000, 1_000_000 + count), traced=True)
-    assert len(outcomes) > 2
+    assert len(outcomes) >= 2  # accepted, and refused in at least one reader's words

@@ -384,6 +384,17 @@ def test_encrypted_and_exotic_zips(desk: Desk) -> None:
     assert "deflated" in desk.refuse(zipped(PAIR, zipfile.ZIP_LZMA)).message
 
 
+def test_a_zip_of_nothing(desk: Desk) -> None:
+    assert desk.refuse(zipped({})).code == "missing_file"
+
+
+def test_a_damaged_zip_is_not_quoted_at_length(desk: Desk) -> None:
+    """The local header says that its name is 1,000 bytes, and the library names them all."""
+    data = bytearray(zipped(PAIR | {"adapter_config.json": CONFIG + b" " * 2000}, zipfile.ZIP_STORED))
+    data[26:28] = (1000).to_bytes(2, "little")
+    assert len(desk.refuse(bytes(data)).message) < 300
+
+
 def test_something_else_is_told_what_to_send(desk: Desk) -> None:
     for data in (b"", b"hello", b"7z\xbc\xaf\x27\x1c", b"\xfd7zXZ\0"):
         assert desk.refuse(data, "adapter.7z").code == "unsupported_format"
