@@ -20,7 +20,7 @@ from tenora_engine.grammar.grammars import Grammars
 from tenora_engine.live import LiveRequests, News
 from tenora_engine.lora.residency import Residency
 from tenora_engine.request import Request, RequestKey, Sequence, SequenceState
-from tenora_engine.scheduler import Plan, Scheduler
+from tenora_engine.scheduler import Chunk, Plan, Scheduler
 from tenora_engine.speculation import Speculator
 from tenora_engine.wire import FailCode, FinishReason, Grammar, Submit
 
@@ -226,7 +226,7 @@ class EngineCore:
         if sequence.state is SequenceState.FINISHED:
             return  # aborted since, or another choice of its request has failed
         if result.failure is not None:
-            self._fail(request, result.failure)
+            self._fail(result.chunk, result.failure)
             return
         token_ids = self.scheduler.commit(result.chunk, [sampled.token_id for sampled in result.drawn])
         if not self._follows_grammar(sequence, token_ids):
@@ -252,14 +252,16 @@ class EngineCore:
             log.exception("the grammar of request %s failed", sequence.request.key.request_id)
             return False
 
-    def _fail(self, request: Request, failure: Failure) -> None:
-        """A step found this request at fault; values that are not finite are its adapter's, if it uses just one."""
+    def _fail(self, chunk: Chunk, failure: Failure) -> None:
+        """A step found this chunk's request at fault; values that are not finite are the adapter's, if just one has
+        changed any of them. An activated one has not before its start."""
+        request = chunk.sequence.request
         self._live.fail(request, Refused(failure.code, failure.message))
-        if failure.code is FailCode.NUMERICAL and len(request.adapters) == 1:
-            digest = request.adapters[0].digest
-            log.error("adapter %s gave values that are not finite: set aside", digest)
-            self.residency.quarantine(digest)
-            for other in self._live.using({digest}):
+        suspects = [use.digest for use, start in request.activations if start < chunk.end]
+        if failure.code is FailCode.NUMERICAL and len(suspects) == 1:
+            log.error("adapter %s gave values that are not finite: set aside", suspects[0])
+            self.residency.quarantine(suspects[0])
+            for other in self._live.using({suspects[0]}):
                 self._live.fail(other, SET_ASIDE)
 
     def _observe(self, plan: Plan, results: StepResults) -> None:

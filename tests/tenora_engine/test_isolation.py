@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -187,6 +188,44 @@ def test_nan_in_mid_answer_ends_one_request(engine: EngineUnderTest, world: Worl
     assert engine.ask(prompt(30), world.uses("r8")).fail_code is FailCode.ADAPTER_UNAVAILABLE
     for seed in range(16):
         assert len(engine.ask(prompt(200, seed), max_tokens=2).text) == 2
+
+
+CALL = [1, 2]  # in no `prompt`
+
+
+@pytest.mark.parametrize(
+    ("tokens", "beside", "end", "blamed"),
+    [
+        (prompt(30), [], 38, []),
+        ([*prompt(30), *CALL], [], 16, []),
+        ([*prompt(30), *CALL], [], 38, ["activated"]),
+        (prompt(30), ["r8"], 38, ["r8"]),
+        ([*prompt(30), *CALL], ["r8"], 38, []),
+    ],
+    ids=["uncalled", "before-its-start", "called", "uncalled-beside-another", "both-apply"],
+)
+def test_only_an_adapter_that_has_applied_is_set_aside(
+    make_engine: Make,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    tokens: list[int],
+    beside: list[str],
+    end: int,
+    blamed: list[str],
+):
+    """NaN of a request with an activated LoRA, by where it is called: others go on to be served with it."""
+    folder = random_adapter(world.model, tmp_path, rank=2, seed=79, alora_invocation_tokens=CALL)
+    digests = {"activated": store_adapter(world.store, folder, world.base), "r8": world.digests["r8"]}
+    engine = make_engine(max_batch_tokens=16, max_sequences=4)
+    poison(engine, monkeypatch, "request-1", end)
+    bad = engine.submit(tokens, [digests[name] for name in ("activated", *beside)])
+    others = {name: engine.submit([*prompt(9), *CALL], [digest]) for name, digest in digests.items()}
+    answers = engine.finish()
+    assert answers[bad].fail_code is FailCode.NUMERICAL
+    assert [name for name, other in others.items() if answers[other].failed] == blamed
+    assert [name for name, digest in digests.items() if engine.ask(prompt(9), [digest]).failed] == blamed
+    engine.assert_at_rest()
 
 
 def test_nan_of_the_base_poisons_no_block(engine: EngineUnderTest, monkeypatch: pytest.MonkeyPatch):
