@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from engine_under_test import TINY_VOCAB, Answer, EngineUnderTest, prompt, store
 from families import tiny_model
 from peft import PeftModel
 from peft_adapters import load_base, make_adapter, oracle_logprobs
+from transformers import DynamicCache
 
 from tenora_adapters.base import read_base_model
 from tenora_adapters.blobs import FolderStore
@@ -197,3 +199,61 @@ def test_composed(served: Served, make_engine: Make):
     assert worst_difference(answer, logits.log_softmax(-1)) < TOLERANCE
     less = engine.ask(tokens, uses[1:], max_tokens=0, prompt_logprobs=3)
     assert worst_difference(less, logits.log_softmax(-1)) > 1e-2
+
+
+TWO_CALLS: dict[str, dict[str, int]] = {
+    "one-block": {"called": 33, "other": 41},
+    "one-block-turned": {"other": 33, "called": 41},
+    "two-blocks": {"called": 20, "other": 43},
+    "two-blocks-turned": {"other": 20, "called": 43},
+    "at-the-edges": {"called": 32, "other": 48},
+}
+
+
+def oracle_of_two(served: Served, starts: Mapping[str, int], tokens: Sequence[int]) -> torch.Tensor:
+    """PEFT has one offset for all its adapters: the tokens are read in pieces, each with those that have started. In
+    doubles: what its floats round away in pieces is as much as the tolerance."""
+    first, *others = starts
+    model = PeftModel.from_pretrained(load_base(served.model), str(served.folders[first]), first).eval()
+    for kind in others:
+        model.load_adapter(str(served.folders[kind]), kind)
+    model.double()
+    past, logits = DynamicCache(), []
+    for begin, end in pairwise([0, *sorted(starts.values()), len(tokens)]):
+        model.base_model.set_adapter([kind for kind, start in starts.items() if start <= begin])
+        piece = torch.tensor([list(tokens[begin:end])])
+        with torch.inference_mode():
+            read = model(piece, past_key_values=past, use_cache=True, alora_offsets=[end - begin])
+        logits.append(read.logits[0])
+    return torch.cat(logits).log_softmax(-1)
+
+
+@pytest.mark.parametrize("budget", [512, 6])
+@pytest.mark.parametrize("named", [("called", "other"), ("other", "called")], ids="-".join)
+@pytest.mark.parametrize("case", TWO_CALLS)
+def test_two_that_start_apart(served: Served, make_engine: Make, case: str, named: Sequence[str], budget: int):
+    """Each from its own call, also behind what the base and the first of them alone left in the cache."""
+    starts = TWO_CALLS[case]
+    (first, second), calls = starts, {"called": CALL, "other": OTHER_CALL}
+    tokens = [*words(starts[first], 10), *calls[first]]
+    tokens += [*words(starts[second] - len(tokens), 11), *calls[second], *words(9, 12)]
+    assert {kind: first_position(tokens, call) for kind, call in calls.items()} == starts
+    engine = make_engine(served.model, store=served.store, max_batch_tokens=budget, max_sequences=4)
+
+    def ask(*kinds: str, **asked: Any) -> Answer:
+        return engine.ask(tokens, [served.digests[kind] for kind in kinds], **asked)
+
+    want = oracle_of_two(served, starts, tokens)
+    whole: dict[str, Any] = {"max_tokens": 0, "prompt_logprobs": 3, "salt": b"whole"}
+    assert worst_difference(ask(*named, **whole), want) < TOLERANCE
+    assert all(worst_difference(ask(kind, **whole), want) > 1e-2 for kind in named)
+
+    for kinds, end in [((), 0), ((first,), starts[first]), (named, starts[second]), (named, len(tokens))]:
+        answer = ask(*kinds, logprobs=0)
+        assert answer.usage is not None
+        assert answer.usage.cached == end // 16 * 16
+        if kinds == named:
+            generated = answer.tokens[0]
+            want = oracle_of_two(served, starts, [*tokens, *generated])
+            for place, entry in enumerate(answer.logprobs[0], start=len(tokens) - 1):
+                assert abs(float(want[place, entry.token_id]) - entry.logprob) < TOLERANCE
