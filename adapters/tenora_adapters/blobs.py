@@ -15,8 +15,9 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 
@@ -45,8 +46,14 @@ class BlobStore(Protocol):
     def delete(self, key: str) -> None:
         """Remove `key`; no error when it is not there."""
 
+    def sweep(self, before: datetime) -> int:
+        """Remove what killed processes left of their puts; how many these were. One that may still go on must have
+        begun, or in a folder grown, after `before`, which has a time zone."""
+
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
+
+_PART: Final = ".put-"  # begins the name of a file on its way, which no key has
 
 
 def checked_key(key: str) -> str:
@@ -96,6 +103,18 @@ class FolderStore:
         with suppress(OSError):  # other blobs are in it
             path.parent.rmdir()
 
+    def sweep(self, before: datetime) -> int:
+        num_removed = 0
+        try:
+            for path in self.root.rglob(f"{_PART}*"):
+                with suppress(FileNotFoundError):  # its put has just ended
+                    if path.stat().st_mtime < before.timestamp():
+                        path.unlink()
+                        num_removed += 1
+        except OSError as error:
+            raise BlobUnavailable(f"cannot sweep {self.root}: {error.strerror}") from error
+        return num_removed
+
     def _path(self, key: str) -> Path:
         return self.root / checked_key(key)
 
@@ -114,7 +133,7 @@ def _new_file(folder: Path) -> tempfile._TemporaryFileWrapper[bytes]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # a delete has removed the folder, which was empty, in between
-            return tempfile.NamedTemporaryFile(dir=folder, prefix=".put-", delete=False)
+            return tempfile.NamedTemporaryFile(dir=folder, prefix=_PART, delete=False)
 
 
 def open_store(url: str) -> BlobStore:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import Any, BinaryIO, Final
 from urllib.parse import SplitResult, parse_qs
 
@@ -26,7 +27,7 @@ _OPTIONS: Final = frozenset({"endpoint", "region"})
 # Retries with back-off are boto3's; threads of its own would multiply the connections of a worker for little.
 _CONFIG: Final = Config(retries={"mode": "standard", "max_attempts": 5}, connect_timeout=5, read_timeout=60)
 _TRANSFER: Final = TransferConfig(use_threads=False)
-_NOT_THERE: Final = frozenset({"404", "NoSuchKey"})
+_NOT_THERE: Final = frozenset({"404", "NoSuchKey", "NoSuchUpload"})
 
 
 class S3Store:
@@ -77,6 +78,20 @@ class S3Store:
     def delete(self, key: str) -> None:
         with _named("delete", key):
             self._s3.delete_object(Bucket=self._bucket, Key=self._name(key))
+
+    def sweep(self, before: datetime) -> int:
+        pages = self._s3.get_paginator("list_multipart_uploads")
+        with _named("list uploads of", self._bucket):
+            left = [
+                {"Key": upload["Key"], "UploadId": upload["UploadId"]}
+                for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix)
+                for upload in page.get("Uploads", ())
+                if upload["Initiated"] < before
+            ]
+        for upload in left:
+            with suppress(BlobNotFound), _named("abort an upload of", upload["Key"]):
+                self._s3.abort_multipart_upload(Bucket=self._bucket, **upload)
+        return len(left)
 
     def _name(self, key: str) -> str:
         return self._prefix + checked_key(key)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import secrets
+import signal
+import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,10 +21,15 @@ LARGE = 9 * 2**20  # more than S3 takes in one part by default
 
 
 @pytest.fixture(params=["folder", "s3", "s3 without prefix"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, s3_url: str) -> BlobStore:
+def url(request: pytest.FixtureRequest, tmp_path: Path, s3_url: str) -> str:
     if request.param == "folder":
-        return open_store(f"file://{tmp_path}/blobs")
-    return open_store(s3_url.format(prefix=f"some/{secrets.token_hex(4)}" if request.param == "s3" else ""))
+        return f"file://{tmp_path}/blobs"
+    return s3_url.format(prefix=f"some/{secrets.token_hex(4)}" if request.param == "s3" else "")
+
+
+@pytest.fixture
+def store(url: str) -> BlobStore:
+    return open_store(url)
 
 
 def test_put_replace_and_delete(store: BlobStore) -> None:
@@ -68,6 +76,36 @@ def test_nothing_of_a_put_that_failed(store: BlobStore) -> None:
     store.delete("a/b")
 
 
+KILLED = """
+import io, os, signal, sys
+from tenora_adapters.blobs import open_store
+
+class Killing(io.BytesIO):
+    def read(self, size=-1):
+        return super().read(size) or os.kill(os.getpid(), signal.SIGKILL)
+
+open_store(sys.argv[1]).put("a/cut", Killing(bytes(int(sys.argv[2]))))
+"""
+
+
+def test_what_killed_puts_left_is_swept(store: BlobStore, url: str) -> None:
+    """Not before its time, and nothing else: the bucket's other prefixes are somebody else's."""
+    store.put("a/whole", io.BytesIO(b"whole"))
+    killed = subprocess.run([sys.executable, "-c", KILLED, url, str(LARGE)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    later = datetime.now(UTC) + timedelta(minutes=1)
+    assert store.sweep(datetime(2001, 1, 1, tzinfo=UTC)) == 0
+    if "/some/" in url:
+        assert open_store(url.replace("/some/", "/some/other-")).sweep(later) == 0
+    assert [store.sweep(later) for _ in range(2)] == [1, 0]
+    assert store.keys("a") == ["a/whole"]
+    store.delete("a/whole")
+
+
+def test_a_sweep_of_nothing(store: BlobStore) -> None:
+    assert store.sweep(datetime.now(UTC)) == 0
+
+
 @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "../a", "a/../b", "a/.b", "a\\b", "a b", "a\0", "é"])
 def test_keys_that_are_none(store: BlobStore, key: str) -> None:
     for call in (store.open, store.keys, store.delete, lambda key: store.put(key, io.BytesIO())):
@@ -86,6 +124,8 @@ def test_a_store_that_is_away(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> N
             store.put("a", io.BytesIO(b"x"))
         with pytest.raises(BlobUnavailable):
             store.keys("a")
+        with pytest.raises(BlobUnavailable):
+            store.sweep(datetime.now(UTC))
 
 
 @pytest.mark.parametrize(

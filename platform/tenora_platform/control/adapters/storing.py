@@ -17,13 +17,13 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from sqlalchemy import ColumnElement, exists, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
-from tenora_adapters.blobs import BlobError
+from tenora_adapters.blobs import BlobError, BlobStore
 from tenora_adapters.publish import unpublish
 from tenora_platform.control.adapters.states import LIVE
 from tenora_platform.control.transaction import Transaction
@@ -31,6 +31,8 @@ from tenora_platform.db.models import AdapterBlobs, AdapterVersion
 
 # After its last upload, and after its last version has ended: requests in flight may still load it.
 KEEP_FOR: Final = timedelta(hours=1)
+# Since it began or, in a folder, last grew. No process takes so long to write one file.
+SWEEP_AFTER: Final = timedelta(days=1)
 _BATCH: Final = 50  # locks are held while files are removed
 _log = logging.getLogger(__name__)
 
@@ -50,7 +52,11 @@ def hold_note(work: Transaction, digest: str, generation: uuid.UUID) -> bool:
 
 
 def collect(work: Transaction) -> None:
-    """Remove the files that the last run condemned, then condemn what no version needs."""
+    """Remove the files that the last run condemned, then condemn what no version needs.
+
+    Before that, while no row is locked, remove what killed processes left half written, whatever it was to be.
+    """
+    _sweep(work.resources.blobs)
     for note in _unneeded(work, AdapterBlobs.generation.is_(None)):
         try:
             unpublish(work.resources.blobs, note.digest)
@@ -61,6 +67,14 @@ def collect(work: Transaction) -> None:
             _log.info("the files of adapter %s were removed: no version needs them", note.digest)
     for note in _unneeded(work, AdapterBlobs.generation.is_not(None)):
         note.generation = None
+
+
+def _sweep(store: BlobStore) -> None:
+    try:
+        if num_left := store.sweep(datetime.now(UTC) - SWEEP_AFTER):
+            _log.info("%d unfinished blobs were removed: whoever wrote them is gone", num_left)
+    except BlobError as error:
+        _log.warning("unfinished blobs could not be removed, and stay for the next run: %s", error)
 
 
 def _unneeded(work: Transaction, condition: ColumnElement[bool]) -> Iterator[AdapterBlobs]:

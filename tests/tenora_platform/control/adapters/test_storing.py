@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, BinaryIO
 
 import adapter_files as files
@@ -59,6 +61,11 @@ class Watched:
 
     def keys(self, folder: str) -> list[str]:
         return self.inner.keys(folder)
+
+    def sweep(self, before: datetime) -> int:
+        if self.fail_at == "sweep":
+            raise BlobUnavailable("disk full")
+        return self.inner.sweep(before)
 
     def _note(self, call: str, key: str) -> None:
         file = key.rpartition("/")[2]
@@ -239,6 +246,27 @@ def test_a_version_made_while_the_collector_looks(
                 session.rollback()
     looking.join()
     assert found == []
+
+
+def test_what_killed_processes_left_goes_after_a_day(
+    admin: TestClient, resources: Resources, watched: Any, tenant: uuid.UUID
+) -> None:
+    """Not what is being written; and a sweep that fails stops nothing else."""
+    bot = ready(admin, resources, tenant)
+    whole = blobs(resources)
+    root = resources.blobs.root  # type: ignore[attr-defined]
+    now = time.time()
+    for name, hours in {"adapters/.put-old": 25, "adapters/.put-new": 23}.items():
+        (root / name).write_bytes(b"half")
+        os.utime(root / name, (now, now - hours * 3600))
+    collect(resources)
+    assert blobs(resources) == {*whole, "adapters/.put-new"}
+    admin.delete(url(tenant, bot["id"]))
+    age(resources)
+    for _ in range(2):
+        watched.blobs.fail_at = "sweep"
+        collect(watched)
+    assert blobs(resources) == {"adapters/.put-new"}
 
 
 def test_uploads_deletes_and_collectors_at_once(
