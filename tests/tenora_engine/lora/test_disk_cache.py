@@ -172,6 +172,22 @@ def test_what_a_dead_process_left_behind_is_cleared(store: Store, folder: Path):
     assert {path.name for path in folder.iterdir()} == {"adapters", "locks"}
 
 
+def test_an_engine_that_starts_leaves_what_another_fetches(store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Half of it is there when the other begins; what it clears is nobody's."""
+    digest, real = store.add(1), store.open
+    cache = DiskCache(store, folder, 10 * SIZE)
+
+    def start_another(key: str) -> BinaryIO:
+        if key.endswith(WEIGHTS_FILE):
+            DiskCache(store, folder, 10 * SIZE)
+            assert (folder / f"fill-{digest}" / CONFIG_FILE).exists()
+        return real(key)
+
+    monkeypatch.setattr(store, "open", start_another)
+    cache.fetch(digest)
+    assert cached(folder) == {digest}
+
+
 def test_replicas_that_want_the_same_fetch_it_once(store: Store, folder: Path):
     digest = store.add(1)
     caches = [DiskCache(store, folder, 10 * SIZE) for _ in range(6)]
