@@ -85,6 +85,8 @@ def _check_member(info: zipfile.ZipInfo) -> None:
     name = info.filename[:80]
     if info.orig_filename != info.filename:
         raise PackageRejected("a member's name holds a NUL", param=name, code="unsafe_name")
+    if not name:  # of which the library cannot say whether it is a folder
+        raise PackageRejected("a member has no name", code="unsafe_name")
     if info.flag_bits & _ENCRYPTED:
         raise PackageRejected("encrypted zips are not read", param=name)
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

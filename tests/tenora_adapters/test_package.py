@@ -241,6 +241,16 @@ def test_upl_02_a_nul_in_a_name(desk: Desk) -> None:
     assert desk.refuse(data).code == "unsafe_name"
 
 
+def test_upl_02_no_name_in_a_zip(desk: Desk) -> None:
+    data = bytearray(zipped({"x": b"{}"}))
+    for lengths in (
+        26,
+        data.find(b"PK\x01\x02") + 28,
+    ):  # of the name and of the extra field, which takes the name's byte
+        data[lengths : lengths + 4] = b"\0\0\1\0"
+    assert desk.refuse(bytes(data)).code == "unsafe_name"
+
+
 def test_upl_02_names_twice_also_in_another_case(desk: Desk) -> None:
     for other in ("README.md", "readme.md", "README.MD"):
         with pytest.warns(UserWarning, match="Duplicate name") if other == "README.md" else nullcontext():
