@@ -1,9 +1,10 @@
 // Attention straight from the pages: no copy of a sequence is made, and nothing beyond it is read.
 //
-// A piece of work is one key head of one span, for a few of its tokens: their queries that share the key head are the
-// rows of two small products for every tile of 64 keys, with a running softmax between them (Milakov and Gimelshein
-// 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135). Tiles begin at multiples of 64 tokens of the sequence, so
-// a token's result is the same whether it comes alone or in a chunk.
+// A piece of work is a few tokens of one span, for one key head, or for all where there are pieces enough: keys and
+// values of a token lie side by side, and lines that are read in a row come faster. The queries that share a key head
+// are the rows of two small products for every tile of 64 keys, with a running softmax between them (Milakov and
+// Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135). Tiles begin at multiples of 64 tokens of the
+// sequence, and heads know nothing of each other: a token's result is the same however the work is cut.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@
 namespace TENORA_ISA {
 
 constexpr int64_t kTileKeys = 64;
-constexpr int64_t kQueryRows = 48;  // of a piece, unless one token has more
+constexpr int64_t kQueryRows = 96;  // of a piece, unless one token has more
 static_assert(kTileKeys % kPanel == 0);
 
 // A head's vector in the units that panels are transposed in, kLanes of them from `unit` on: pairs of bf16, or floats.
@@ -33,33 +34,49 @@ inline Words load_units(const BFloat16* head, int64_t unit, int64_t units) {
   return load_as<Words>(buffer);
 }
 
+// Two rows of a panel's columns to one row of pairs.
+template <int... I>
+inline void interleave(const BFloat16* even, const BFloat16* odd, BFloat16* pairs, std::integer_sequence<int, I...>) {
+  typedef uint16_t Columns __attribute__((vector_size(4 * kLanes)));
+  static_assert(kPanel == 2 * kLanes);
+  const Columns a = load_as<Columns>(even), b = load_as<Columns>(odd);
+  const Columns first = __builtin_shufflevector(a, b, ((I & 1) * kPanel + I / 2)...);
+  const Columns second = __builtin_shufflevector(a, b, ((I & 1) * kPanel + kLanes + I / 2)...);
+  std::memcpy(pairs, &first, sizeof first);
+  std::memcpy(pairs + kPanel, &second, sizeof second);
+}
+inline void interleave(const BFloat16* even, const BFloat16* odd, BFloat16* pairs) {
+  interleave(even, odd, pairs, std::make_integer_sequence<int, kPanel>{});
+}
+
 template <class T>
 class Piece {
  public:
-  Piece(const tenora::Attention& op, const Step& step, const tenora::Span& span, int64_t kv_head, int64_t begin,
-        int64_t end, Member& member)
-      : op_(op), step_(step), span_(span), kv_head_(kv_head), begin_(begin), end_(end) {
+  Piece(const tenora::Attention& op, const Step& step, const tenora::Span& span, int64_t first_head, int64_t num_heads,
+        int64_t begin, int64_t end, Member& member)
+      : op_(op), step_(step), span_(span), first_head_(first_head), num_heads_(num_heads), begin_(begin), end_(end) {
     dim_ = op.head_dim;
     units_ = dim_ * sizeof(T) / sizeof(float);
     wide_dim_ = (dim_ + kPanel - 1) / kPanel * kPanel;
     shared_ = op.num_heads / op.num_kv_heads;
     rows_ = (end - begin) * shared_;
-    const int64_t read = rows_read(rows_);
-    float* memory = (float*)member.scratch((read * (2 * wide_dim_ + kTileKeys + 2) + kTileKeys * wide_dim_) * 4);
+    read_ = rows_read(rows_);
+    const int64_t of_head = read_ * (2 * wide_dim_ + 2);
+    float* memory = (float*)member.scratch((num_heads * of_head + (read_ + wide_dim_) * kTileKeys) * sizeof(float));
     const auto part = [&](int64_t size) { return std::exchange(memory, memory + size); };
     panels_ = (T*)part(kTileKeys * wide_dim_);
-    queries_ = (Query*)part(read * wide_dim_);
-    out_ = part(rows_ * wide_dim_);
-    scores_ = part(read * kTileKeys);
-    largest_ = part(rows_);
-    total_ = part(rows_);
+    scores_ = part(read_ * kTileKeys);
+    all_queries_ = (Query*)part(num_heads * read_ * wide_dim_);
+    all_out_ = part(num_heads * read_ * wide_dim_);
+    all_largest_ = part(num_heads * read_);
+    all_total_ = part(num_heads * read_);
   }
 
   void run() {
-    load_queries();
-    std::fill(out_, out_ + rows_ * wide_dim_, 0.0f);
-    std::fill(largest_, largest_ + rows_, -std::numeric_limits<float>::infinity());
-    std::fill(total_, total_ + rows_, 0.0f);
+    for_each_head([&] { load_queries(); });
+    std::fill(all_out_, all_out_ + num_heads_ * read_ * wide_dim_, 0.0f);
+    std::fill(all_largest_, all_largest_ + num_heads_ * read_, -std::numeric_limits<float>::infinity());
+    std::fill(all_total_, all_total_ + num_heads_ * read_, 0.0f);
     const int64_t first = first_seen(begin_), last = position(end_ - 1);
     ask_for(first, last);
     for (int64_t tile = first / kTileKeys; tile <= last / kTileKeys; ++tile) {
@@ -68,17 +85,33 @@ class Piece {
       to_ = std::min(last + 1 - tile_, kTileKeys);
       find_keys();
       ask_for(tile_ + kTileKeys, last);
-      transpose_keys();
-      score();
-      weigh();
-      pack_values();
-      add_values();
+      for_each_head([&] {
+        transpose_keys();
+        score();
+        weigh();
+        pack_values();
+        add_values();
+      });
     }
-    write();
+    for_each_head([&] { write(); });
   }
 
  private:
   using Query = Factor<T, T>;
+
+  template <class F>
+  void for_each_head(F&& f) {
+    for (int64_t head = 0; head < num_heads_; ++head) {
+      kv_head_ = first_head_ + head;
+      keys_ = (const T*)op_.keys + kv_head_ * dim_;
+      values_ = (const T*)op_.values + kv_head_ * dim_;
+      queries_ = all_queries_ + head * read_ * wide_dim_;
+      out_ = all_out_ + head * read_ * wide_dim_;
+      largest_ = all_largest_ + head * read_;
+      total_ = all_total_ + head * read_;
+      f();
+    }
+  }
 
   int64_t position(int64_t row) const { return span_.context - span_.end + row; }
   int64_t first_seen(int64_t row) const {
@@ -94,43 +127,45 @@ class Piece {
     }
   }
 
-  // f(where a token's key or value begins among all), for tokens first..end.
+  // f(where a token's keys or values begin among all), for tokens first..end.
   template <class F>
   void each_place(int64_t first, int64_t end, F&& f) const {
     const int32_t* blocks = step_.blocks + span_.first_block;
     int64_t block = first / step_.block_size, offset = first % step_.block_size;
     for (int64_t token = first; token < end; ++token) {
-      f((blocks[block] * step_.block_size + offset) * op_.num_kv_heads * dim_ + kv_head_ * dim_);
+      f((blocks[block] * step_.block_size + offset) * op_.num_kv_heads * dim_);
       if (++offset == step_.block_size) ++block, offset = 0;
     }
   }
 
   // Word to the cache that the keys and values from token `first` to its tile's end are wanted; none is after `last`.
   void ask_for(int64_t first, int64_t last) const {
+    const size_t bytes = num_heads_ * dim_ * sizeof(T);
     each_place(first, std::min(last + 1, (first / kTileKeys + 1) * kTileKeys), [&](int64_t place) {
-      for (size_t line = 0; line < dim_ * sizeof(T); line += 64) {
+      place += first_head_ * dim_;
+      for (size_t line = 0; line < bytes; line += 64) {
         __builtin_prefetch((const char*)((const T*)op_.keys + place) + line);
         __builtin_prefetch((const char*)((const T*)op_.values + place) + line);
       }
     });
   }
 
+  // Where the tile's keys begin. Those that nobody looks at are given the place of one that somebody does: their weight
+  // is 0, and what is always there needs no question in the loops below.
   void find_keys() {
     int64_t* offset = offsets_ + from_;
     each_place(tile_ + from_, tile_ + to_, [&](int64_t place) { *offset++ = place; });
+    std::fill(offsets_, offsets_ + from_, offsets_[from_]);
+    std::fill(offsets_ + to_, offsets_ + kTileKeys, offsets_[to_ - 1]);
   }
 
-  // Panels of [units][kPanel]; what lies outside from_..to_ is zero.
+  // Panels of [units][kPanel].
   void transpose_keys() {
     for (int64_t group = 0; group < to_; group += kLanes) {
       uint32_t* panel = (uint32_t*)panels_ + group / kPanel * kPanel * units_ + group % kPanel;
       for (int64_t unit = 0; unit < units_; unit += kLanes) {
         Words block[kLanes];
-        for (int64_t i = 0; i < kLanes; ++i) {
-          const int64_t key = group + i;
-          block[i] = key < from_ || key >= to_ ? Words{}
-                                               : load_units((const T*)op_.keys + offsets_[key], unit, units_);
-        }
+        TENORA_UNROLL for (int i = 0; i < kLanes; ++i) block[i] = load_units(keys_ + offsets_[group + i], unit, units_);
         transpose(block);
         for (int64_t i = 0; i < std::min<int64_t>(units_ - unit, kLanes); ++i)
           std::memcpy(panel + (unit + i) * kPanel, &block[i], sizeof(Words));
@@ -197,13 +232,20 @@ class Piece {
     return lane;
   }
 
-  // In the keys' place: panels of [kTileKeys][kPanel]; what lies outside from_..to_ is zero.
+  // In the keys' place: panels of [kTileKeys][kPanel].
   void pack_values() {
     for (int64_t column = 0; column < dim_; column += kLanes) {
-      const auto value = [&, lanes = std::min<int64_t>(dim_ - column, kLanes)](int64_t key) {
-        return key < from_ || key >= to_ ? Floats{} : load_n((const T*)op_.values + offsets_[key] + column, lanes);
-      };
+      const int64_t lanes = std::min<int64_t>(dim_ - column, kLanes);
       T* panel = panels_ + column / kPanel * kPanel * kTileKeys;
+      if constexpr (std::is_same_v<T, BFloat16>) {
+        if (column % kPanel == 0 && column + kPanel <= dim_) {
+          for (int64_t key = 0; key < to_; key += 2)
+            interleave(values_ + offsets_[key] + column, values_ + offsets_[key + 1] + column, panel + key * kPanel);
+          column += kPanel - kLanes;
+          continue;
+        }
+      }
+      const auto value = [&](int64_t key) { return load_n(values_ + offsets_[key] + column, lanes); };
       for (int64_t key = 0; key < to_; key += 2) {
         if constexpr (std::is_same_v<T, BFloat16>) {
           const Words two = bits_of(value(key)) >> 16 | bits_of(value(key + 1));
@@ -239,33 +281,50 @@ class Piece {
   const tenora::Attention& op_;
   const Step& step_;
   const tenora::Span& span_;
-  const int64_t kv_head_, begin_, end_;  // rows of the step
-  int64_t dim_, wide_dim_, units_, shared_, rows_;
+  const int64_t first_head_, num_heads_;  // key heads
+  const int64_t begin_, end_;             // rows of the step
+  int64_t dim_, wide_dim_, units_, shared_, rows_, read_;
   int64_t tile_, from_, to_;  // first token of the present tile, and the keys of it that are looked at
   int64_t offsets_[kTileKeys];
-  float* out_;          // [rows, wide_dim], not yet divided by `total_`
   float* scores_;       // [rows, kTileKeys], then the weights
   T* panels_;           // the tile's keys as panels of [dim, kPanel], then its values as panels of [keys, kPanel]
-  Query* queries_;      // [rows, wide_dim]
-  float* largest_;      // [rows] score so far
-  float* total_;        // [rows] sum of weights so far
+  Query* all_queries_;  // [heads, read, wide_dim]
+  float* all_out_;      // [heads, read, wide_dim], not yet divided by the total
+  float* all_largest_;  // [heads, read], score so far
+  float* all_total_;    // [heads, read], sum of weights so far
+  // Of the present head:
+  int64_t kv_head_;
+  const T *keys_, *values_;
+  Query* queries_;
+  float *out_, *largest_, *total_;
 };
+
+// f(span, begin, end) for each few tokens of a span. How many there are.
+template <class F>
+inline int64_t each_chunk(const Step& step, int64_t tokens, F&& f) {
+  int64_t chunks = 0;
+  for (int64_t i = 0; i < step.num_spans; ++i) {
+    const tenora::Span& span = step.spans[i];
+    for (int64_t begin = span.begin; begin < span.end; begin += tokens, ++chunks)
+      f(span, begin, std::min(begin + tokens, span.end));
+  }
+  return chunks;
+}
 
 template <class T>
 inline void attention_as(const tenora::Attention& op, const Step& step, Member& member) {
   const int64_t tokens = std::max<int64_t>(1, kQueryRows * op.num_kv_heads / op.num_heads);
+  const bool many = each_chunk(step, tokens, [](auto&&...) {}) >= 4 * member.num_members();
+  const int64_t num_heads = many ? op.num_kv_heads : 1;
   const Tiles tiles;
   int64_t piece = member.take(), index = 0;
-  for (int64_t i = 0; i < step.num_spans; ++i) {
-    const tenora::Span& span = step.spans[i];
-    for (int64_t begin = span.begin; begin < span.end; begin += tokens) {
-      for (int64_t kv_head = 0; kv_head < op.num_kv_heads; ++kv_head) {
-        if (index++ != piece) continue;
-        Piece<T>(op, step, span, kv_head, begin, std::min(begin + tokens, span.end), member).run();
-        piece = member.take();
-      }
+  each_chunk(step, tokens, [&](const tenora::Span& span, int64_t begin, int64_t end) {
+    for (int64_t head = 0; head < op.num_kv_heads; head += num_heads) {
+      if (index++ != piece) continue;
+      Piece<T>(op, step, span, head, num_heads, begin, end, member).run();
+      piece = member.take();
     }
-  }
+  });
 }
 
 inline void run(const tenora::Attention& op, const Step& step, Member& member) {
