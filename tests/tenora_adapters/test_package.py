@@ -243,10 +243,7 @@ def test_upl_02_a_nul_in_a_name(desk: Desk) -> None:
 
 def test_upl_02_no_name_in_a_zip(desk: Desk) -> None:
     data = bytearray(zipped({"x": b"{}"}))
-    for lengths in (
-        26,
-        data.find(b"PK\x01\x02") + 28,
-    ):  # of the name and of the extra field, which takes the name's byte
+    for lengths in (26, data.find(b"PK\x01\x02") + 28):  # of the name and the extra field, which takes its byte
         data[lengths : lengths + 4] = b"\0\0\1\0"
     assert desk.refuse(bytes(data)).code == "unsafe_name"
 
