@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import secrets
 import signal
@@ -123,6 +124,10 @@ class Server:
 def serve(config: EngineConfig) -> None:
     """Serve until SIGTERM or SIGINT. Raises StartError."""
     server = Server(config)
+    # What the start has made lives as long as the process. A full collection of garbage would look at all of it each
+    # time, and hold up every stream for as long (measured: 125 ms).
+    gc.collect()
+    gc.freeze()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.terminate())
     server.run()

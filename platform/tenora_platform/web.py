@@ -6,6 +6,7 @@ told apart by path.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -36,20 +37,28 @@ def create_app() -> ASGIApp:
     from tenora_platform.gateway.app import create_app as gateway
 
     config = settings()
-    return ByPath({_GATEWAY_PATHS: gateway(config), _CONTROL_PATHS: control(config)}, WebUi(UI_FOLDER))
+    return _spared(ByPath({_GATEWAY_PATHS: gateway(config), _CONTROL_PATHS: control(config)}, WebUi(UI_FOLDER)))
 
 
 def create_gateway_app() -> ASGIApp:
     from tenora_platform.gateway.app import create_app as gateway
 
-    return gateway(settings())
+    return _spared(gateway(settings()))
 
 
 def create_control_app() -> ASGIApp:
     """Control API and web UI."""
     from tenora_platform.control.app import create_app as control
 
-    return ByPath({(*_CONTROL_PATHS, "/healthz", "/readyz"): control(settings())}, WebUi(UI_FOLDER))
+    return _spared(ByPath({(*_CONTROL_PATHS, "/healthz", "/readyz"): control(settings())}, WebUi(UI_FOLDER)))
+
+
+def _spared(application: ASGIApp) -> ASGIApp:
+    """What is there before the first request lives as long as the process: no collection of garbage is to look at it
+    again, as that would hold up every stream."""
+    gc.collect()
+    gc.freeze()
+    return application
 
 
 class ByPath:

@@ -110,7 +110,8 @@ class AdapterLoader:
         self._clock = clock
         self._done: SimpleQueue[Event] = SimpleQueue()
         self._fetching = ThreadPoolExecutor(_NUM_FETCHERS, "adapter-fetch")
-        self._loading = ThreadPoolExecutor(1, "adapter-load")  # one: what it computes with, the steps lack
+        # One, and in it one thread of torch: what it computes with, the steps lack.
+        self._loading = ThreadPoolExecutor(1, "adapter-load", lambda: torch.set_num_threads(1))
         self._fetch_s: dict[str, float] = {}
 
     def fetch(self, digest: str) -> None:
