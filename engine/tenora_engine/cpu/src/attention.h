@@ -34,7 +34,13 @@ inline Words load_units(const BFloat16* head, int64_t unit, int64_t units) {
   return load_as<Words>(buffer);
 }
 
-// Two rows of a panel's columns to one row of pairs.
+// Two rows of a panel from two vectors, of which `columns` are there: as they are, or of bf16 one row of pairs.
+inline void pack_two(const float* even, const float* odd, int64_t columns, float* panel) {
+  each_vector(columns, [&](int64_t i, int64_t n) {
+    store(panel + i, load_n(even + i, n));
+    store(panel + kPanel + i, load_n(odd + i, n));
+  });
+}
 template <int... I>
 inline void interleave(const BFloat16* even, const BFloat16* odd, BFloat16* pairs, std::integer_sequence<int, I...>) {
   typedef uint16_t Columns __attribute__((vector_size(4 * kLanes)));
@@ -45,8 +51,12 @@ inline void interleave(const BFloat16* even, const BFloat16* odd, BFloat16* pair
   std::memcpy(pairs, &first, sizeof first);
   std::memcpy(pairs + kPanel, &second, sizeof second);
 }
-inline void interleave(const BFloat16* even, const BFloat16* odd, BFloat16* pairs) {
-  interleave(even, odd, pairs, std::make_integer_sequence<int, kPanel>{});
+inline void pack_two(const BFloat16* even, const BFloat16* odd, int64_t columns, BFloat16* panel) {
+  if (columns == kPanel) return interleave(even, odd, panel, std::make_integer_sequence<int, kPanel>{});
+  each_vector(columns, [&](int64_t i, int64_t n) {
+    const Words two = bits_of(load_n(even + i, n)) >> 16 | bits_of(load_n(odd + i, n));
+    std::memcpy(panel + 2 * i, &two, sizeof two);
+  });
 }
 
 template <class T>
@@ -234,27 +244,11 @@ class Piece {
 
   // In the keys' place: panels of [kTileKeys][kPanel].
   void pack_values() {
-    for (int64_t column = 0; column < dim_; column += kLanes) {
-      const int64_t lanes = std::min<int64_t>(dim_ - column, kLanes);
-      T* panel = panels_ + column / kPanel * kPanel * kTileKeys;
-      if constexpr (std::is_same_v<T, BFloat16>) {
-        if (column % kPanel == 0 && column + kPanel <= dim_) {
-          for (int64_t key = 0; key < to_; key += 2)
-            interleave(values_ + offsets_[key] + column, values_ + offsets_[key + 1] + column, panel + key * kPanel);
-          column += kPanel - kLanes;
-          continue;
-        }
-      }
-      const auto value = [&](int64_t key) { return load_n(values_ + offsets_[key] + column, lanes); };
-      for (int64_t key = 0; key < to_; key += 2) {
-        if constexpr (std::is_same_v<T, BFloat16>) {
-          const Words two = bits_of(value(key)) >> 16 | bits_of(value(key + 1));
-          std::memcpy(panel + key * kPanel + 2 * (column % kPanel), &two, sizeof two);
-        } else {
-          store(panel + key * kPanel + column % kPanel, value(key));
-          store(panel + (key + 1) * kPanel + column % kPanel, value(key + 1));
-        }
-      }
+    for (int64_t column = 0; column < dim_; column += kPanel) {
+      T* panel = panels_ + column * kTileKeys;
+      const int64_t columns = std::min<int64_t>(dim_ - column, kPanel);
+      for (int64_t key = 0; key < to_; key += 2)
+        pack_two(values_ + offsets_[key] + column, values_ + offsets_[key + 1] + column, columns, panel + key * kPanel);
     }
   }
 
