@@ -146,10 +146,14 @@ def test_mutations(check: Check, count: int, base: BaseModel, tmp_path: Path):
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
-    ("check", "count"), [(check_safetensors, 50_000), (check_config, 25_000), (check_archive, 25_000)]
+    ("check", "count", "kinds"),
+    [(check_safetensors, 50_000, 2), (check_config, 25_000, 3), (check_archive, 25_000, 3)],
 )
-def test_a_hundred_thousand_mutations(check: Check, count: int, base: BaseModel):
+def test_a_hundred_thousand_mutations(check: Check, count: int, kinds: int, base: BaseModel):
+    """With at least so many kinds of outcome, being accepted among them: a broken header has one code for all that may
+    be wrong with it."""
     with tempfile.TemporaryDirectory() as folder:
         argument = {check_config: base, check_archive: Path(folder)}.get(check)
         outcomes = run(check, argument, range(1_000_000, 1_000_000 + count), traced=True)
-    assert len(outcomes) >= 2  # accepted, and refused in at least one reader's words
+    assert outcomes["accepted"] > 0
+    assert len(outcomes) >= kinds
