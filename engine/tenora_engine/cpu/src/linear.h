@@ -47,9 +47,11 @@ inline void finish(const tenora::Linear& op, Y* y, int64_t column, const float* 
 }
 
 template <class F, class W>
-inline void multiply_panel(const tenora::Linear& op, const F* x, int64_t x_stride, int64_t rows, int64_t panel) {
-  const W* weights = (const W*)op.weights + panel * kPanel * even(op.in);
-  multiply_rows(x, x_stride, rows, weights, even(op.in) / 2, [&](int64_t row, const float* sums) {
+inline void multiply_panel(const tenora::Linear& op, const F* x, int64_t x_stride, int64_t rows, int64_t panel,
+                           int64_t next) {
+  const auto weights = [&](int64_t panel) { return (const W*)op.weights + panel * kPanel * even(op.in); };
+  const W* ahead = next < num_panels(op.out) ? weights(next) : nullptr;
+  multiply_rows(x, x_stride, rows, weights(panel), even(op.in) / 2, ahead, [&](int64_t row, const float* sums) {
     if (op.y_dtype == DType::kFloat32)
       finish(op, (float*)op.y + row * op.out, panel * kPanel, sums);
     else
@@ -85,7 +87,10 @@ inline void linear_as(const tenora::Linear& op, const Step& step, Member& member
   lay_out((const X*)op.x, op.x_stride, rows * share / shares, rows * (share + 1) / shares, op.in, x, stride);
   if (!alone) member.barrier();
   const Tiles tiles;
-  for (int64_t panel; (panel = member.take()) < num_panels(op.out);) multiply_panel<F, W>(op, x, stride, rows, panel);
+  for (int64_t panel = member.take(), next; panel < num_panels(op.out); panel = next) {
+    next = member.take();
+    multiply_panel<F, W>(op, x, stride, rows, panel, next);
+  }
 }
 
 template <class X>

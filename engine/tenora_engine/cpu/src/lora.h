@@ -19,6 +19,9 @@ namespace TENORA_ISA {
 constexpr int64_t kColumns = 96;
 static_assert(kColumns % (6 * kLanes) == 0 && kColumns % (kPanelVectors * kLanes) == 0);
 
+// A and B come from far: these many bytes ahead they are asked for.
+constexpr int64_t kAhead = 4096;
+
 // One adapter in one layer: a row of the slots' table.
 struct Slot {
   const int64_t* row;
@@ -145,7 +148,7 @@ inline void expand_panel(const tenora::Lora& op, const tenora::Segment& segment,
   const T* b = (const T*)slot.b(slice) + panel * ranks * kColumns;
   const int64_t columns = std::min(op.slices[slice] - panel * kColumns, kColumns);
   low += slot.first_rank(slice);
-  in_tiles(segment.end - segment.begin, [&](int64_t row, int height) {
+  in_parts(segment.end - segment.begin, kMaxRows, [&](int64_t row, int64_t height) {
     with_rows(height, [&](auto m) {
       constexpr int M = decltype(m)::value;
       expand<M, M == 1 ? 6 : kPanelVectors>(low + row * stride, stride, b, ranks,
