@@ -186,7 +186,7 @@ class Piece {
   void score() {
     for (int64_t key = 0; key < to_; key += kPanel) {
       const T* panel = (const T*)((uint32_t*)panels_ + key * units_);
-      multiply_rows(queries_, wide_dim_, rows_, panel, dim_ / 2, (const T*)nullptr, [&](int64_t row, const float* sums) {
+      multiply_rows(queries_, wide_dim_, rows_, panel, dim_ / 2, [&](int64_t row, const float* sums) {
         for (int64_t v = 0; v < kPanel; v += kLanes)
           store(scores_ + row * kTileKeys + key + v, load(sums + v) * op_.scale);
       });
@@ -257,7 +257,7 @@ class Piece {
     constexpr int64_t stride = kTileKeys * sizeof(float) / sizeof(Weight);
     for (int64_t column = 0; column < dim_; column += kPanel) {
       const T* panel = panels_ + column * kTileKeys;
-      multiply_rows((const Weight*)scores_, stride, rows_, panel, (to_ + 1) / 2, (const T*)nullptr, [&](int64_t row, const float* sums) {
+      multiply_rows((const Weight*)scores_, stride, rows_, panel, (to_ + 1) / 2, [&](int64_t row, const float* sums) {
         float* out = out_ + row * wide_dim_ + column;
         for (int64_t v = 0; v < kPanel; v += kLanes) store(out + v, load(out + v) + load(sums + v));
       });

@@ -50,13 +50,14 @@ template <class F, class W>
 inline void multiply_panel(const tenora::Linear& op, const F* x, int64_t x_stride, int64_t rows, int64_t panel,
                            int64_t next) {
   const auto weights = [&](int64_t panel) { return (const W*)op.weights + panel * kPanel * even(op.in); };
-  const W* ahead = next < num_panels(op.out) ? weights(next) : nullptr;
-  multiply_rows(x, x_stride, rows, weights(panel), even(op.in) / 2, ahead, [&](int64_t row, const float* sums) {
+  const auto round = [&](int64_t row, const float* sums) {
     if (op.y_dtype == DType::kFloat32)
       finish(op, (float*)op.y + row * op.out, panel * kPanel, sums);
     else
       finish(op, (BFloat16*)op.y + row * op.out, panel * kPanel, sums);
-  });
+  };
+  multiply_rows(x, x_stride, rows, weights(panel), even(op.in) / 2, round,
+                next < num_panels(op.out) ? weights(next) : nullptr);
 }
 
 // Rows begin..end of x as factors, at a stride that keeps the rows of a tile out of each other's cache sets; a column of

@@ -193,14 +193,17 @@ constexpr int kRowsRead = 1;
 struct [[maybe_unused]] Tiles {};
 constexpr int64_t kPartRows = 4 * kMaxRows;
 #endif
+
 inline int64_t rows_read(int64_t rows) { return (rows + kRowsRead - 1) / kRowsRead * kRowsRead; }
 
 // done(row, sums) for each row: x[row][k] w[k][v] added up over k in 0..2 pairs, for the kPanel columns v of one panel.
-// Wants `Tiles`, and memory of `rows_read(rows)` rows. `next`: a panel as large that is wanted soon, or null.
+// Wants `Tiles`, and memory of `rows_read(rows)` rows. `next`: a panel as large that is wanted soon, if any.
 template <class F, class W, class Done>
-inline void multiply_rows(const F* x, int64_t x_stride, int64_t rows, const W* panel, int64_t pairs, const W* next,
-                          Done&& done) {
-  in_parts(rows, kPartRows, [&](int64_t first, int64_t count) {
+inline void multiply_rows(const F* x, int64_t x_stride, int64_t rows, const W* panel, int64_t pairs, Done&& done,
+                          const W* next = nullptr) {
+  // Parts begin where rows are read from: what is read of the last is then within rows_read(rows).
+  in_parts(rows_read(rows) / kRowsRead, kPartRows / kRowsRead, [&](int64_t begin, int64_t size) {
+    const int64_t first = begin * kRowsRead, count = std::min(rows - first, size * kRowsRead);
     alignas(64) float sums[kPartRows * kPanel];
     const Ahead<W> ahead(first == 0 ? next : nullptr);
     const F* part = x + first * x_stride;
